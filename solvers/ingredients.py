@@ -237,7 +237,8 @@ class Ingredient(enum.Enum):
     ON_TYPES = (
         "the model on types of stages",
         tuple(
-            f"pipecut.solvers.cpsat.on_types.{name}" for name in ("counts", "model", "solver", "support", "types")
+            f"pipecut.solvers.cpsat.on_types.{name}"
+            for name in ("counts", "model", "search", "solver", "steps", "support", "types")
         ),
     )
     MODEL = (
@@ -312,7 +313,7 @@ METHODS: dict[str, Method] = {
         proposed_by=(I.FIRST_PLAN,),
     ),
     "reduced_dp": _method(*_REDUCED, I.SUFFIXES, I.BOXES),
-    "cpsat_types": _method(*_REDUCED, I.ON_TYPES, I.CPSAT, proposed_by=(I.SUFFIXES,)),
+    "cpsat_types": _method(*_REDUCED, I.ON_TYPES, I.CPSAT, I.SUFFIXES, I.BOXES),
     "halves_dp": _method(
         *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES, I.HALVES), proposed_by=(I.FIRST_PLAN,)
     ),

@@ -12,6 +12,7 @@ from tests.command_line import Command
 LINE = ("--set", "constraints.placement=line", "--set", "objective=iteration_time")
 FREE = ("--set", "constraints.placement=free")
 TYPES = (*LINE, "--set", "training.schedule=one_f_one_b", "--set", "training.micro_batches=4")
+STEP = (*TYPES, "--set", "objective=step_time")
 
 
 def _sections(text: str) -> dict[str, list[str]]:
@@ -19,7 +20,7 @@ def _sections(text: str) -> dict[str, list[str]]:
     return {re.sub(r"^[\d,]+ ", "", lines[0]): lines[1:] for lines in parts}
 
 
-@pytest.mark.parametrize("options", [(), TYPES, FREE, ("--solver", "cpsat", *TYPES)])
+@pytest.mark.parametrize("options", [(), TYPES, STEP, FREE, ("--solver", "cpsat", *TYPES)])
 def test_a_model_is_shown_in_eighty_columns(
     pipecut: Command, scenario: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -28,7 +29,7 @@ def test_a_model_is_shown_in_eighty_columns(
     assert ran.code == 0 and ran.err == ""
     assert all(len(line) <= 80 for line in ran.out.splitlines()) and "`" not in ran.out
     found = _sections(ran.out)
-    name = "cpsat_types" if options in ((), TYPES) else "cpsat"
+    name = "cpsat_types" if options in ((), TYPES, STEP) else "cpsat"
     assert ran.out.startswith(f"model        {name}, the declarative model")
     assert {"question", "variables", "constraints", "terms"} <= found.keys()
     assert ("types of stages" in found) is (name == "cpsat_types")
@@ -41,7 +42,7 @@ def test_a_model_is_shown_in_eighty_columns(
     [
         LINE,
         TYPES,
-        (*TYPES, "--set", "objective=step_time"),
+        STEP,
         (*TYPES, "--set", "constraints.stages.at_least=2"),
         ("--solver", "line_dp", *LINE, "--set", "objective=bottleneck", "--set", "constraints.memory=false"),
         ("--solver", "brute_force"),

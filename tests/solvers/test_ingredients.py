@@ -210,7 +210,7 @@ def reads(name: str) -> frozenset[tuple[str, str]]:
     more = {
         **{"cpsat": EXECUTED, "step_dp": EXECUTED, "halves_dp": HALVES, "cpsat_chunks": CHUNKED},
         "reduced_dp": (*STEPS, *EXECUTED, *BLOCKS),
-        "cpsat_types": (*STEPS, *CASES, *BLOCKS),
+        "cpsat_types": (*STEPS, *CASES, *EXECUTED, *BLOCKS),
     }.get(name, ())
     for instance in (
         more if name in ("cpsat_chunks", "reduced_dp", "cpsat_types") else (*CASES, *STEPS, *PERIODS, *more)
@@ -379,7 +379,7 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
     [
         ("cpsat", "pipecut.solvers.cpsat.solver.first_plan"),
         ("cpsat_atoms", "pipecut.solvers.cpsat.on_atoms.solver.first_plan"),
-        ("cpsat_types", "pipecut.solvers.cpsat.on_types.solver.proposed"),
+        ("cpsat_types", "pipecut.solvers.cpsat.on_types.search.proposed"),
         ("state_dp", "pipecut.solvers.dynamic.states.solver.first_plan"),
         ("paced_dp", "pipecut.solvers.dynamic.iteration_time.solver.first_plan"),
         ("period_dp", "pipecut.solvers.dynamic.period.solver.first_plan"),
@@ -422,8 +422,9 @@ def test_who_is_independent_of_whom() -> None:
     # The search over chunks takes no instance that a programme takes, so its independence says nothing.
     for name in ("state_dp", "paced_dp", "step_dp", "halves_dp"):
         assert of[name] == {"cpsat", "brute_force", "certificate", "cpsat_chunks"}
-    # The model on types reads the tables of the reduction, in another engine.
-    assert shared("reduced_dp", "cpsat_types") == (Ingredient.ATOMS, Ingredient.REDUCED)
+    # The model on types reads the tables of the reduction, in another engine; executed steps are closed as there.
+    both = {Ingredient.ATOMS, Ingredient.REDUCED, Ingredient.SUFFIXES, Ingredient.BOXES}
+    assert set(shared("reduced_dp", "cpsat_types") or ()) == both
     assert of["cpsat_types"] == {"line_dp", "period_dp", "brute_force", "certificate"}
     assert of["reduced_dp"] == {"cpsat", "line_dp", "period_dp", "brute_force", "certificate", "cpsat_chunks"}
     for name in ("line_dp", "period_dp"):

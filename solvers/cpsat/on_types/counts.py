@@ -40,10 +40,9 @@ class CountedType:
     time: int
     crossed: int
 
-    @property
-    def slowest(self) -> int:
-        """Return what the slowest stage or boundary of a plan takes at least that has one of these."""
-        return max(self.time, self.crossed)
+    def slowest(self, *, executed: bool) -> int:
+        """Return what the slowest stage of a plan takes at least that has one of these; or boundary."""
+        return self.time if executed else max(self.time, self.crossed)
 
 
 def counted_types(ask: TypeQuestion) -> list[CountedType]:
@@ -72,7 +71,7 @@ def counted_types(ask: TypeQuestion) -> list[CountedType]:
 def _crossed(ask: TypeQuestion, front: int, size: int) -> int:
     """Return what the tensors in front of a stage of a size take at least."""
     joints = ask.space.joints[:, :, size]
-    return int(ask.space.crossed(front)[joints[joints >= 0]].min(initial=ask.most_ns + 1))
+    return int(ask.space.crossed(front)[joints[joints >= 0]].min(initial=ask.crossed_ns + 1))
 
 
 @dataclass(slots=True)
@@ -100,7 +99,7 @@ class CountModel:
     @staticmethod
     def of(ask: TypeQuestion) -> CountModel | None:
         """Post all rows; None where there are no types at all."""
-        types = [one for one in counted_types(ask) if one.slowest <= ask.most_ns]
+        types = [one for one in counted_types(ask) if one.crossed <= ask.crossed_ns]
         if not types:
             return None
         model, most = cp_model.CpModel(), ask.stages
@@ -115,14 +114,18 @@ class CountModel:
             model.add(_sum([many for many, one in pairs if one.deadline <= slot]) <= slot + 1)
         devices = _sum(count, [one.devices for one in types])
         model.add(devices <= ask.space.line.devices)
-        rungs, slowest = ladder(model, {one.slowest for one in types})
+        rungs, slowest = ladder(model, {one.slowest(executed=ask.executed) for one in types})
         for many, one in pairs:
-            if one.slowest:
-                model.add(many <= (1 if one.ends else most) * rungs[one.slowest])
+            if time := one.slowest(executed=ask.executed):
+                model.add(many <= (1 if one.ends else most) * rungs[time])
         if ask.space.line.devices * ask.most_ns < LARGEST:
             worked = _sum(count, [one.devices * one.time for one in types])
             model.add(ask.space.line.devices * slowest >= worked)
         total = _sum(count, [one.time + one.crossed for one in types])
+        if ask.executed:
+            pace, slowest = slowest, model.new_int_var(0, ask.caps[0].most, "step")
+            model.add(slowest >= ask.micro_batches * pace)
+            model.add(slowest >= total + max(0, ask.micro_batches - ask.stages) * pace)
         for cap in ask.caps:
             model.add(cap.value(total, slowest, devices, ask.stages) <= cap.most)
         return CountModel(ask, model, pairs, ask.caps[0].value(total, slowest, devices, ask.stages))

@@ -21,6 +21,7 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.solvers.cpsat.on_types.types import StageType, TypeSpace
 from pipecut.solvers.reduce.programme import Cell
+from pipecut.solvers.step_time.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, SYNC, PassPath
 
 LARGEST = 1 << 60
 """Sums of products above this are left out where they are not needed: CP-SAT keeps a bit in reserve."""
@@ -36,8 +37,8 @@ Sum = cp_model.LinearExpr | int
 class Cap:
     """A sum that is at most ``most``.
 
-    ``total`` times the sum of stages and boundaries, ``slowest`` times the slowest of them, ``devices`` times the
-    number of devices, and ``stages`` times that of stages.
+    ``total`` times the sum of stages and boundaries, ``slowest`` times the slowest of them, or the executed step,
+    ``devices`` times the number of devices, and ``stages`` times that of stages.
     """
 
     total: int
@@ -54,6 +55,7 @@ class Cap:
             Goal.BOTTLENECK: (0, 1, 0, 0),
             Goal.DEVICES: (0, 0, 1, 0),
             Goal.STAGES: (0, 0, 0, 1),
+            Goal.STEP_TIME: (0, 1, 0, 0),
         }
         return Cap(*found[goal], most)
 
@@ -69,12 +71,29 @@ class Cap:
 
 @dataclass(frozen=True, slots=True)
 class TypeQuestion:
-    """What is asked of plans with so many ``stages``: the least value of the first cap, within all of them."""
+    """What is asked of plans with so many ``stages``: the least value of the first cap, within all of them.
+
+    No stage takes more than ``most_ns``, no boundary more than ``crossed_ns``. Of an executed step ``paths`` are
+    known, and of ``closed`` plans, stage by stage, what they take at least.
+    """
 
     space: TypeSpace
     stages: int
     caps: tuple[Cap, ...]
     most_ns: int
+    crossed_ns: int
+    paths: tuple[PassPath, ...] = ()
+    closed: tuple[tuple[Cell, ...], ...] = ()
+
+    @property
+    def executed(self) -> bool:
+        """Tell whether the step is one as executed."""
+        return self.space.asked.goals[0].executed
+
+    @property
+    def micro_batches(self) -> int:
+        """Return the number of micro-batches of a step."""
+        return self.space.asked.training.micro_batches
 
     @staticmethod
     def of(space: TypeSpace, stages: int, most: int) -> TypeQuestion:
@@ -84,7 +103,9 @@ class TypeQuestion:
         caps = tuple(Cap.of(asked, goal, value) for goal, value in limits)
         longest = longest_run_ns(asked, asked.training.micro_batches)
         times = [longest, *(cap.most_ns for cap in caps if cap.most_ns is not None)]
-        return TypeQuestion(space, stages, caps, min(times))
+        if asked.goals[0].executed:  # a boundary is crossed while stages do something else
+            return TypeQuestion(space, stages, caps, min(*times, most // asked.training.micro_batches), most)
+        return TypeQuestion(space, stages, caps, min(times), min(times))
 
 
 @dataclass(slots=True)
@@ -103,6 +124,7 @@ class TypeModel:
     x: list[cp_model.IntVar]
     crossed: list[Sum]
     slowest: Sum = 0
+    step: Sum = 0
     ladder: dict[int, cp_model.IntVar] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
 
@@ -116,7 +138,7 @@ class TypeModel:
         pick = [[model.new_bool_var(f"pick[{slot},{at}]") for at in range(len(types[slot]))] for slot in slots]
         first = [model.new_int_var(0, space.stages.atoms, f"first[{slot}]") for slot in slots]
         x = [model.new_int_var(0, space.line.devices, f"x[{slot}]") for slot in slots]
-        crossed: list[Sum] = [model.new_int_var(0, ask.most_ns, f"crossed[{slot}]") for slot in slots[:-1]]
+        crossed: list[Sum] = [model.new_int_var(0, ask.crossed_ns, f"crossed[{slot}]") for slot in slots[:-1]]
         v = TypeModel(ask, model, types, pick, first, x, [*crossed, 0])
         for name in (one for one in FAMILIES if not families or one in families):
             before = len(model.proto.constraints)
@@ -147,10 +169,15 @@ class TypeModel:
         """Return the number of devices that are used."""
         return sum(self.sum(slot, lambda one: one.devices) for slot in self.slots)
 
+    def capped(self, cap: Cap) -> Sum:
+        """Return what a cap limits."""
+        slowest = self.step if self.ask.executed else self.slowest
+        return cap.value(self.total, slowest, self.devices, self.ask.stages)
+
     @property
     def value(self) -> Sum:
         """Return the value that is to be the least."""
-        return self.ask.caps[0].value(self.total, self.slowest, self.devices, self.ask.stages)
+        return self.capped(self.ask.caps[0])
 
     def cells(self, value: Callable[[Sum], int]) -> list[Cell]:
         """Return the stages of an assignment, first to last."""
@@ -242,7 +269,7 @@ def _crossings(v: TypeModel, slot: int) -> list[tuple[int, ...]]:
         taken = space.crossed(front)
         for x, one, other in np.argwhere(space.joints[1:] >= 0).tolist():
             cost = int(taken[space.joints[x + 1, one, other]])
-            if one in before and (other, front) in met and cost <= v.ask.most_ns:
+            if one in before and (other, front) in met and cost <= v.ask.crossed_ns:
                 rows.add(((x + 1) % space.period, one, other, front, cost))
     return sorted(rows)
 
@@ -250,10 +277,11 @@ def _crossings(v: TypeModel, slot: int) -> list[tuple[int, ...]]:
 def _slowest(v: TypeModel) -> Posted:
     """T = sum of (t_i - t_(i-1)) slowest[t_i], slowest[t_i] => slowest[t_(i-1)], for all times t_i.
 
-    Sum of pick[s,k] with time[k] >= t <= slowest[t]; T >= crossed[s]; N T >= sum of devices[k] time[k] pick[s,k].
+    Sum of pick[s,k] with time[k] >= t <= slowest[t]; T >= crossed[s] (by the formula);
+    N T >= sum of devices[k] time[k] pick[s,k].
     """
-    space = v.ask.space
-    crossed = {cost for slot in v.slots[:-1] for *_, cost in _crossings(v, slot)}
+    space, boundaries = v.ask.space, v.slots[:0] if v.ask.executed else v.slots[:-1]
+    crossed = {cost for slot in boundaries for *_, cost in _crossings(v, slot)}
     v.ladder, v.slowest = ladder(v.model, crossed | {one.time for row in v.types for one in row})
     for slot in v.slots:
         longer, by_time = list[cp_model.IntVar](), defaultdict[int, list[cp_model.IntVar]](list)
@@ -265,7 +293,7 @@ def _slowest(v: TypeModel) -> Posted:
             some = longer if at % (1 + len(by_time) // MOST_SUMS) == 0 else by_time[time]
             if time:
                 yield v.model.add(sum(some) <= v.ladder[time])
-    for slot in v.slots[:-1]:
+    for slot in boundaries:
         yield v.model.add(v.slowest >= v.crossed[slot])
     if space.line.devices * v.ask.most_ns < LARGEST:
         worked = sum(v.sum(slot, lambda one: one.devices * one.time) for slot in v.slots)
@@ -281,7 +309,65 @@ def _classes(v: TypeModel) -> Posted:
 def _limits(v: TypeModel) -> Posted:
     """Keep a (sum of time[k] pick[s,k] + sum of crossed[s]) + w T + d devices + e S <= limit."""
     for cap in v.ask.caps:
-        yield v.model.add(cap.value(v.total, v.slowest, v.devices, v.ask.stages) <= cap.most)
+        yield v.model.add(v.capped(cap) <= cap.most)
+
+
+def _paths(v: TypeModel) -> Posted:
+    """Step >= the sum along each known path, with time[k] for a pair of passes and crossed[s].
+
+    Step >= pre + M time of each stage, and >= pre + 2 tail + (M - s - 2) time and 2 tail - 2 time + (M - s) whole
+    where M >= s + 2, with whole[k] for a pair with its part of what is done once; >= M whole; >= all + (M - S) T.
+    """
+    if not v.ask.executed:
+        return
+    many, most, model = v.ask.micro_batches, v.ask.caps[0].most, v.model
+    v.step = model.new_int_var(0, most, "step")
+    # Variables of their own, as each of them is in many rows.
+    times = [model.new_int_var(0, most, f"time[{slot}]") for slot in v.slots]
+    whole = [model.new_int_var(0, most, f"whole[{slot}]") for slot in v.slots]
+    for slot in v.slots:
+        yield model.add(times[slot] == v.time(slot))
+        yield model.add(whole[slot] == v.sum(slot, lambda one: one.whole))
+    for slot in v.slots:
+        pre = sum(times[slot + 1 :]) + sum(v.crossed[slot:])
+        tail, own = sum(times[: slot + 1]) + sum(v.crossed[:slot]), times[slot]
+        yield model.add(v.step >= pre + many * own)
+        yield model.add(v.step >= many * whole[slot])
+        if many >= slot + 2:
+            yield model.add(v.step >= pre + 2 * tail + (many - slot - 2) * own)
+            yield model.add(v.step >= 2 * tail - 2 * own + (many - slot) * whole[slot])
+    total = sum(times) + sum(v.crossed)
+    yield model.add(v.step >= total + max(0, many - v.ask.stages) * v.slowest)
+    for path in v.ask.paths:
+        stages, boundaries = along(path)
+        own = sum(many * (whole if ends else times)[slot] for slot, (many, ends) in enumerate(stages))
+        both = sum(many * v.crossed[slot] for slot, many in enumerate(boundaries))
+        yield model.add(v.step >= own + both)
+
+
+def along(path: PassPath) -> tuple[list[tuple[int, bool]], list[int]]:
+    """Return by slot how many pairs of passes are on a path, and whether it ends there; and its boundaries.
+
+    Where it ends, with what a stage does once, each pair has its part of that. A boundary is that in front of its
+    slot, and counts where the path goes over it both ways.
+    """
+    pairs = np.minimum(path.often[FORWARD], path.often[BACKWARD]).tolist()
+    both = np.minimum(path.often[ACTIVATION], path.often[GRADIENT]).tolist()
+    stages = list(zip(pairs, (path.often[SYNC] > 0).tolist(), strict=True))
+    # A path says of a boundary which stage is before it.
+    return stages[::-1], both[-2::-1] if len(both) > 1 else []
+
+
+def _closed(v: TypeModel) -> Posted:
+    """Not all of pick[s,k] of a plan whose stages are settled, and whose paths are."""
+    for cells in v.ask.closed:
+        taken = list[cp_model.IntVar]()
+        for slot, cell in zip(v.slots, reversed(cells), strict=True):
+            rest = cell.x % v.ask.space.period
+            rows = zip(v.pick[slot], v.types[slot], strict=True)
+            taken += [literal for literal, one in rows if one.has(cell, rest)]
+        if len(taken) == len(cells):
+            yield v.model.add_bool_or([~literal for literal in taken])
 
 
 FAMILIES: dict[str, Family] = {
@@ -291,6 +377,8 @@ FAMILIES: dict[str, Family] = {
     "places": _places,
     "slowest": _slowest,
     "classes": _classes,
+    "paths": _paths,
+    "closed": _closed,
     "limits": _limits,
 }
 """All that plans with a number of stages are, each with its formula; demands on atoms leave types out."""

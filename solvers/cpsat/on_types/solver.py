@@ -13,35 +13,21 @@ stages, limits on other goals.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
-
-from ortools.sat.python import cp_model
 
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.limits import StoppedError
 from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.constraints import Goal
-from pipecut.formulation.problem.instance import FORBIDDEN, Instance, longest_run_ns
-from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.cpsat.engine import found as has_assignment
-from pipecut.solvers.cpsat.engine import make_solver, run
-from pipecut.solvers.cpsat.on_types.counts import CountModel
-from pipecut.solvers.cpsat.on_types.model import TypeModel, TypeQuestion
+from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.solvers.cpsat.on_types.search import TypeSearch
+from pipecut.solvers.cpsat.on_types.steps import StepSearch
 from pipecut.solvers.cpsat.on_types.support import NAME, accepts, bare
 from pipecut.solvers.cpsat.on_types.types import TypeSpace
 from pipecut.solvers.reduce.line import SeatLine
-from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.search.stoppable import stoppable
-
-EFFORTS = (0.05, 0.05, 1.0)
-"""Counts are asked for with so much effort, about seconds, before the whole model is: at the second time with
-closer times, at the third until stages are settled."""
-ROUNDED = 1e-9
-"""So much less than CP-SAT says of a bound is believed."""
 
 
 @stoppable(NAME, best=True)
@@ -55,7 +41,8 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     known = Incumbent(NAME, instance, limits, most_of(instance) + 1, lower_bound(instance))
     known.begin_where_known()
     known.offer()
-    search = TypeSearch(known, space_of(instance, limits))
+    executed = instance.goals[0] is Goal.STEP_TIME
+    search = (StepSearch if executed else TypeSearch)(known, space_of(instance, limits))
     with contextlib.suppress(StoppedError):
         search.run()
     return known.outcome(f"{search.asked} models were solved")
@@ -70,130 +57,6 @@ def most_of(instance: Instance) -> int:
 
 def space_of(instance: Instance, limits: Limits) -> TypeSpace:
     """Return the types of the stages of an instance. Cost: the tables of ``reduced_dp``."""
-    word = Word.of(bare(instance))
+    word, executed = Word.of(bare(instance)), instance.goals[0] is Goal.STEP_TIME
     line = SeatLine.of(word.whole, word.space)
-    return TypeSpace(ReducedStages.of(word, line, limits.deadline), instance)
-
-
-def proposed(stages: ReducedStages) -> Plan | None:
-    """Return a first plan by the other engine, which the evaluator prices."""
-    first = ByFormula(stages, FORBIDDEN)
-    first.first_plans()
-    return first.plan
-
-
-def numbers_of_stages(space: TypeSpace) -> range:
-    """Return how many stages plans may have."""
-    demands, line = space.asked.demands, space.line
-    most = min(space.stages.atoms, line.devices // min(line.sizes), demands.stages_at_most or line.devices)
-    return range(demands.stages_at_least or 1, most + 1)
-
-
-@dataclass(slots=True)
-class TypeSearch:
-    """The search of one number of micro-batches: ``bounds[S]`` is what no plan with S stages is below."""
-
-    known: Incumbent
-    space: TypeSpace
-    asked: int = 0
-    bounds: dict[int, int] = field(default_factory=dict)
-
-    def run(self) -> None:
-        """Search to the end. Raises StoppedError where time is over; what is known then stays."""
-        known, stages = self.known, self.space.stages
-        self.bounds = dict.fromkeys(numbers_of_stages(self.space), known.lower)
-        if not self.bounds:
-            known.lower = known.upper
-            return
-        known.offer(proposed(stages))
-        times = dict.fromkeys(self.bounds, 0)
-        while not known.closed:
-            count = min(self.bounds, key=lambda one: self.bounds[one])
-            if times[count] == len(EFFORTS):
-                self._raise(count, self._proved(count))
-            elif not self._counted(count, times[count]):
-                times[count] += 1
-
-    def _counted(self, count: int, time: int) -> bool:
-        """Ask counts what no plan with so many stages is below; tell whether stages were settled that they use."""
-        stages = self.space.stages
-        for slot in range(count if time else 0):
-            stages.weigh(slot)
-        ask = TypeQuestion.of(self.space, count, self.known.upper - 1)
-        model = CountModel.of(ask)
-        bound, cells = (self.known.upper, None) if model is None else self._solved(model, EFFORTS[time])
-        self._raise(count, bound)
-        if cells is None or any(not self.space.stands(cell) for cell in cells):
-            return False
-        self.known.offer(stages.plan(cells))
-        last = time == len(EFFORTS) - 1
-        return last and bound < self.known.upper and self._settle(ask, cells, bound)
-
-    def _raise(self, count: int, bound: int) -> None:
-        """Take over what no plan with so many stages is below."""
-        self.bounds[count] = max(self.bounds[count], bound)
-        least = min(*self.bounds.values(), self.known.upper)
-        if least > self.known.lower:
-            self.known.lower = least
-            self.known.tell()
-
-    def _proved(self, count: int) -> int:
-        """Return the least value of plans with so many stages, or that of the best plan where none is below."""
-        while True:
-            ask = TypeQuestion.of(self.space, count, self.known.upper - 1)
-            model = TypeModel.of(ask)
-            value, cells = (self.known.upper, None) if model is None else self._solved(model)
-            if cells is None:
-                return value
-            if not self._settle(ask, cells, value):
-                return self._priced(cells, value)
-            self._raise(count, value)
-            self.known.offer(self.space.stages.plan(cells))
-
-    def _solved(self, asked: TypeModel | CountModel, effort: float | None = None) -> tuple[int, list[Cell] | None]:
-        """Return the least value and stages that have it; the value of the best plan, and None, for none.
-
-        With an ``effort``, in units of CP-SAT's deterministic time, what it has found by then. Raises StoppedError
-        where time is over before.
-        """
-        self.asked += 1
-        limits = self.known.limits
-        limits.deadline.check()
-        if not isinstance(asked.value, int):
-            asked.model.minimize(asked.value)
-        solver = make_solver(limits)
-        if effort is not None:
-            solver.parameters.max_deterministic_time = effort
-        status = run(solver, asked.model, limits.deadline.over)
-        cells = asked.cells(solver.value) if has_assignment(status) else None
-        if status == cp_model.INFEASIBLE:
-            return self.known.upper, None
-        if status == cp_model.OPTIMAL:
-            return solver.value(asked.value), cells
-        if effort is None and cells is not None:
-            self.known.offer(self.space.stages.plan(cells))
-        limits.deadline.check()
-        if effort is None:
-            raise StoppedError
-        # The bound of CP-SAT is a floating-point number.
-        return int(solver.best_objective_bound * (1 - ROUNDED)), cells
-
-    def _settle(self, ask: TypeQuestion, cells: list[Cell], value: int) -> bool:
-        """Settle the stages of an answer as far as they are of use; tell whether anything changed."""
-        stages, last, changed = self.space.stages, len(cells) - 1, False
-        line = self.space.line
-        for at, cell in enumerate(cells):
-            time = int(stages.least(int(line.seat[cell.x, cell.size]), last - at)[cell.first, cell.stop])
-            spare = [time + (cap.most - value) // cap.total for cap in ask.caps[:1] if cap.total]
-            changed |= stages.settle(cell, last - at, min(ask.most_ns, *spare, FORBIDDEN - 1) + 1)
-        return changed
-
-    def _priced(self, cells: list[Cell], value: int) -> int:
-        """Take the plan of settled stages. Raises LookupError if there is none of that value."""
-        plan = self.space.stages.plan(cells)
-        if plan is None:
-            raise LookupError("stages that were settled are no plan")
-        self.known.take(plan, value)
-        if self.known.upper != value:
-            raise LookupError("stages that were settled take less than their bounds")
-        return value
+    return TypeSpace(ReducedStages.of(word, line, limits.deadline, each=executed, few=executed), instance)

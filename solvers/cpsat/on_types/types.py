@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecut.formulation.limits import TooLargeError
-from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.stages import ReducedStages
@@ -32,7 +32,8 @@ class StageType:
 
     ``rests`` are the places of the line where they may begin, as remainders of its period, ``starts`` the first
     atoms that they may have, of ``atoms``. ``front`` is the class of the place in front of them, by what crosses
-    it, ``holds`` how many atoms of each class they have, ``time`` what they take at least, in ns.
+    it, ``holds`` how many atoms of each class they have, ``time`` what they take at least, in ns, and ``whole``
+    the same with its part of what an executed step does once (by the formula that is in ``time``).
     """
 
     size: int
@@ -43,6 +44,12 @@ class StageType:
     front: int
     holds: tuple[int, ...]
     time: int
+    whole: int
+
+    def has(self, cell: Cell, rest: int) -> bool:
+        """Tell whether a stage, whose place has that remainder, is one of these."""
+        begins = cell.size == self.size and rest in self.rests and cell.first in self.starts
+        return begins and cell.stop - cell.first == self.atoms
 
 
 FIRST, LAST = 1, 2
@@ -153,34 +160,53 @@ class TypeSpace:
         Those alone that take no more than ``most_ns``. Raises TooLargeError where there are too many.
         """
         found, runs, allowed = list[StageType](), self.runs, self.allowed(slot, stages)
-        for size, least, rests in self._seats(slot):
+        for size, least, whole, rests in self._seats(slot):
             times = np.where(allowed, least, most_ns + 1)[runs.first, runs.stop]
             some = np.flatnonzero(times <= most_ns)
-            keys, which = np.unique(np.stack([runs.of[some], times[some]]), axis=1, return_inverse=True)
+            rows = np.stack([runs.of[some], times[some], whole[runs.first, runs.stop][some]])
+            keys, which = np.unique(rows, axis=1, return_inverse=True)
             order = np.argsort(which.reshape(-1), kind="stable")
             groups = np.split(runs.first[some][order], np.cumsum(np.bincount(which.reshape(-1)))[:-1])
-            for (of, time), starts in zip(keys.T.tolist(), groups if len(some) else (), strict=True):
+            for (of, *taken), starts in zip(keys.T.tolist(), groups if len(some) else (), strict=True):
                 front, _, *holds = runs.classes[of]
                 devices, atoms = self.line.sizes[size], sum(holds)
-                found.append(
-                    StageType(size, devices, rests, tuple(starts.tolist()), atoms, front, tuple(holds), time)
-                )
+                where = size, devices, rests, tuple(starts.tolist())
+                found.append(StageType(*where, atoms, front, tuple(holds), *taken))
             if len(found) > MOST_TYPES // stages:
                 raise TooLargeError(
                     f"stages are of more than {MOST_TYPES} types in plans of {stages} stages; ask reduced_dp"
                 )
         return found
 
-    def _seats(self, slot: int) -> list[tuple[int, Numbers, frozenset[int]]]:
-        """Return sizes with least times and the remainders of places that have these."""
-        found: dict[tuple[int, bytes], tuple[Numbers, set[int]]] = {}
+    def _seats(self, slot: int) -> list[tuple[int, Numbers, Numbers, frozenset[int]]]:
+        """Return sizes with least times, whole ones, and the remainders of places that have these."""
+        found: dict[tuple[int, bytes, bytes], tuple[Numbers, Numbers, set[int]]] = {}
         for size in range(len(self.line.sizes)):
             column = self.line.seat[:, size]
             for seat in np.unique(column[column >= 0]).tolist():
-                least = self.stages.least(seat, slot)
-                _, rests = found.setdefault((size, least.tobytes()), (least, set()))
+                least, whole = self.stages.least(seat, slot), self.whole(seat, slot)
+                key = size, least.tobytes(), whole.tobytes()
+                rests = found.setdefault(key, (least, whole, set()))[2]
                 rests.update((np.flatnonzero(column == seat) % self.period).tolist())
-        return [(size, least, frozenset(rests)) for (size, _), (least, rests) in found.items()]
+        return [(size, least, whole, frozenset(rests)) for (size, *_), (least, whole, rests) in found.items()]
+
+    @cached_property
+    def charged(self) -> ReducedStages | None:
+        """Return the stages with what is done once a step charged to its micro-batches; None where all are so."""
+        return self.stages.charged() if self.stages.each else None
+
+    def whole(self, seat: int, slot: int) -> Numbers:
+        """Return ``[first atom, atom behind the last]``: least times with a part of what is done once a step.
+
+        What is charged is rounded up for each layer by less than a nanosecond, which does not count.
+        """
+        least = self.stages.least(seat, slot)
+        if self.charged is None:
+            return least
+        places = np.array(self.stages.word.space.places)
+        layers = np.maximum(places[None, :] - places[:, None], 0)
+        found = self.charged.least(seat, slot)
+        return np.where((least < FORBIDDEN) & (found < FORBIDDEN), np.maximum(least, found - layers), least)
 
     def is_exact(self, slot: int, one: StageType) -> bool:
         """Tell whether a type takes as long as its stages do; else it takes no more until these are settled.

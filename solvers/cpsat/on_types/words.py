@@ -14,7 +14,8 @@ from pipecut.formulation.outcome import Limits, begin
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.cpsat.on_types.counts import CountModel
 from pipecut.solvers.cpsat.on_types.model import FAMILIES, TypeModel, TypeQuestion
-from pipecut.solvers.cpsat.on_types.solver import most_of, numbers_of_stages, proposed, space_of
+from pipecut.solvers.cpsat.on_types.search import numbers_of_stages, proposed
+from pipecut.solvers.cpsat.on_types.solver import most_of, space_of
 from pipecut.solvers.cpsat.on_types.support import NAME, accepts
 from pipecut.solvers.cpsat.words import ModelPart, bounds_in_words, constraint_section, variable_section
 from pipecut.solvers.search.incumbent import Incumbent
@@ -27,6 +28,9 @@ VARIABLES = {
     "times": "[s] how often the period fits into it",
     "crossed": "[s] what the boundary in front of stage s takes, in ns",
     "slowest": "[t] some stage or boundary takes t ns or more: the rungs of T",
+    "time": "[s] a pair of passes of stage s, at least",
+    "whole": "[s] the same with its part of what the stage does once a step",
+    "step": "the step as executed: no path through it takes longer",
 }
 """Of each family of variables what it says."""
 EXACT = "devices, atoms and micro-batches; what tensors take over each link and place to cut; times of {} types"

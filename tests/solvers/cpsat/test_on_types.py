@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection
 from dataclasses import replace
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from pipecut.formulation.constraints.layers.pin import Pin
 from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.costs.passes import stage_passes
+from pipecut.formulation.costs.times import activation_ns, gradient_ns
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Proof, checked
 from pipecut.formulation.problem.constraints import Goal
@@ -19,12 +22,14 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import exhaustive
 from pipecut.solvers.cpsat.engine import make_solver
-from pipecut.solvers.cpsat.on_types import solver
+from pipecut.solvers.cpsat.on_types import search, solver
 from pipecut.solvers.cpsat.on_types.counts import CountModel
-from pipecut.solvers.cpsat.on_types.model import FAMILIES, TypeModel, TypeQuestion
+from pipecut.solvers.cpsat.on_types.model import FAMILIES, TypeModel, TypeQuestion, along
 from pipecut.solvers.cpsat.on_types.solver import solve, space_of
+from pipecut.solvers.cpsat.on_types.steps import critical_path
 from pipecut.solvers.cpsat.on_types.support import FORMULAS, accepts
 from pipecut.solvers.cpsat.on_types.words import model_words
+from pipecut.solvers.every_plan import plans
 from pipecut.solvers.reduce.programme import Cell
 from tests.generators import cluster_graphs
 from tests.laws import so_many
@@ -71,9 +76,9 @@ def demanding(draw: st.DrawFn) -> Instance:
 def _agrees(instance: Instance) -> None:
     """With and without counts, which leave the whole model little to do."""
     truth = exhaustive.solve(instance)
-    for efforts in (solver.EFFORTS, ()):
+    for efforts in (search.EFFORTS, ()):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(solver, "EFFORTS", efforts)
+            patch.setattr(search, "EFFORTS", efforts)
             found = checked(instance, solver.solve(instance, ONE))
         assert (found.proof, found.objective) == (truth.proof, truth.objective)
 
@@ -95,6 +100,68 @@ def test_models_that_repeat_themselves_are_proved(instance: Instance, goal: Goal
     assume(instance.devices * len(instance.layers) <= 20)
     _seen(instance)
     _agrees(instance)
+
+
+def _executed(instance: Instance) -> None:
+    """A proof has the least step, and any other answer a bound that no plan is below."""
+    try:
+        instance = replace(instance, goals=(Goal.STEP_TIME,))
+    except ValueError:  # not every pipeline is executed
+        assume(condition=False)
+    _seen(instance)
+    truth = exhaustive.solve(instance)
+    for efforts in (search.EFFORTS, ()):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(search, "EFFORTS", efforts)
+            found = checked(instance, solver.solve(instance, ONE))
+        assert found.objective == truth.objective
+        if found.proof is Proof.FEASIBLE:
+            assert found.bound is not None and truth.objective is not None and found.bound < truth.objective
+        else:
+            assert found.proof is truth.proof
+
+
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
+@given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 6))
+def test_the_critical_path_of_one_plan_bounds_every_plan_with_as_many_stages(
+    instance: Instance, micro_batches: int
+) -> None:
+    """As it is a row of the model: pairs of passes, and both ways over boundaries."""
+    try:
+        instance = replace(paced(instance, micro_batches), goals=(Goal.STEP_TIME,))
+    except ValueError:
+        assume(condition=False)
+    _seen(instance)
+    some = sorted(itertools.islice(plans(instance), 600), key=len)[::-9]
+    for one, other in itertools.product(some[:20], repeat=2):
+        if len(one) != len(other):
+            continue
+        stages, boundaries = along(critical_path(instance, one))
+        passes = [stage_passes(instance, stage, halves=False) for stage in reversed(other.stages)]
+        pairs = [of.forward_ns + of.backward_ns + of.again_ns for of in passes]
+        whole = [pair + of.sync_ns // micro_batches for pair, of in zip(pairs, passes, strict=True)]
+        total = sum(many * (whole if end else pairs)[at] for at, (many, end) in enumerate(stages))
+        for at, many in enumerate(boundaries):
+            index = len(other) - 1 - at
+            where = other.stages[index].span.first, other.link_before(instance, index)
+            total += many * (activation_ns(instance, *where) + gradient_ns(instance, *where))
+        step = evaluate(instance, other).objective
+        assert step is None or total <= step
+
+
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
+@given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 6))
+def test_the_least_executed_step_is_found(instance: Instance, micro_batches: int) -> None:
+    _executed(paced(instance, micro_batches))
+
+
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
+@given(repeated(cluster_graphs(max_devices=4)), st.integers(1, 3))
+def test_the_least_executed_step_of_models_that_repeat_themselves(instance: Instance, stages: int) -> None:
+    asked = replace(instance.constraints, stages_at_least=stages)
+    instance = replace(paced(instance), constraints=asked)
+    assume(instance.devices >= stages and instance.devices * len(instance.layers) <= 20)
+    _executed(instance)
 
 
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
@@ -179,10 +246,10 @@ def _number(text: str) -> int:
 def _asked_first(instance: Instance) -> TypeQuestion:
     """Ask for plans with as many stages as the first one, that are better."""
     space, known = space_of(instance, ONE.begun()), solver.most_of(instance) + 1
-    plan = solver.proposed(space.stages)
+    plan = search.proposed(space.stages)
     priced = None if plan is None else evaluate(instance, plan)
     if plan is None or priced is None or not priced.feasible or priced.objective is None:
-        return TypeQuestion.of(space, min(solver.numbers_of_stages(space), default=1), known - 1)
+        return TypeQuestion.of(space, min(search.numbers_of_stages(space), default=1), known - 1)
     return TypeQuestion.of(space, len(plan), min(known, priced.objective) - 1)
 
 
@@ -194,7 +261,7 @@ def test_a_type_that_is_called_exact_takes_what_its_stages_do(instance: Instance
     assume(instance.devices * len(instance.layers) <= 20)
     _seen(instance)
     space = space_of(instance, ONE.begun())
-    for stages in solver.numbers_of_stages(space):
+    for stages in search.numbers_of_stages(space):
         for slot in range(stages):
             for one in space.of_slot(slot, stages, FORBIDDEN - 1):
                 seats = [x for x in range(space.line.devices) if x % space.period in one.rests]
