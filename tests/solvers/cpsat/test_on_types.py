@@ -121,8 +121,8 @@ def _executed(instance: Instance) -> None:
             assert found.proof is truth.proof
 
 
-@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
-@given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 6))
+@settings(max_examples=so_many(200), deadline=None, suppress_health_check=QUIET)
+@given(repeated(cluster_graphs(max_devices=4)), st.integers(1, 6))
 def test_the_critical_path_of_one_plan_bounds_every_plan_with_as_many_stages(
     instance: Instance, micro_batches: int
 ) -> None:
