@@ -20,6 +20,7 @@ from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import FORBIDDEN, most_bytes
 from pipecut.solvers.atoms.blocks import SETTLED, Lending
 from pipecut.solvers.atoms.programs import OUTSIDE, Key, Programs, programs
+from pipecut.solvers.reduce.kinds import Priced
 from pipecut.solvers.reduce.sums import (
     MOST_BYTES,
     NO_SUM,
@@ -128,14 +129,18 @@ class Nodes:
         return found
 
 
-def _memory(word: Word, tables: Tables) -> MemoryTables | None:
-    """Return what layers hold, with the room of devices for the whole model; None where memory is not limited."""
+def priced_groups(word: Word, groups: tuple[Group, ...], deadline: Deadline) -> Priced:
+    """Return what the layers of the short model take on kinds of groups, and hold.
+
+    With the room of devices for the whole model; None where memory is not limited.
+    """
+    tables = build_tables(word.short, groups, deadline)
     if not word.whole.constraints.memory:
-        return None
+        return tables, None
     rooms, most = [one.memory_bytes for one in word.whole.device_classes], most_bytes(word.whole)
     # Capacities are cut off at what a model may need at most, which of the short model is less.
     capacity = tuple(min(most, *(rooms[one] for one in kind.classes)) for kind in tables.kinds)
-    return replace(MemoryTables.of(tables), capacity=capacity)
+    return tables, replace(MemoryTables.of(tables), capacity=capacity)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,8 +154,7 @@ class PricedPasses:
     @staticmethod
     def of(word: Word, groups: tuple[Group, ...], deadline: Deadline) -> PricedPasses:
         """Price the layers of the short model. Cost: a call for each layer that differs, form and kind."""
-        tables = build_tables(word.short, groups, deadline)
-        held = _memory(word, tables)
+        tables, held = priced_groups(word, groups, deadline)
         return PricedPasses(tables, held, pass_tables(tables))
 
 
@@ -195,20 +199,18 @@ class Cells:
     @staticmethod
     def of(
         word: Word,
-        groups: tuple[Group, ...],
+        priced: Priced,
         deadline: Deadline = NEVER,
         *,
         each: bool = False,
         few: bool = False,
     ) -> Cells:
-        """Make the cells of the kinds of these groups. Raises StoppedError after the deadline.
+        """Make the cells of these kinds of groups. Raises StoppedError after the deadline.
 
         Times are with what is done once a step charged to its micro-batches, or those of ``each`` pass alone. With
         ``few`` bytes are weighed at few prices until :meth:`weigh` is asked for more.
         """
-        tables = build_tables(word.short, groups, deadline)
-        held = _memory(word, tables)
-        return Cells._of(word, tables, held, deadline, each=each, few=few)
+        return Cells._of(word, *priced, deadline, each=each, few=few)
 
     def charged(self, deadline: Deadline = NEVER, *, first: bool = False) -> Cells:
         """Return the cells of the same kinds with what is done once a step charged to its micro-batches.

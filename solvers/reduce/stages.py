@@ -8,7 +8,7 @@ time found exactly (``solvers.reduce.exact``). A bound that rests on settled sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
@@ -22,8 +22,9 @@ from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.units import Link
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.fronts import Fronts
-from pipecut.solvers.reduce.cells import FAST, Cells, PricedPasses
+from pipecut.solvers.reduce.cells import FAST, Cells, PricedPasses, priced_groups
 from pipecut.solvers.reduce.exact import ExactStage
+from pipecut.solvers.reduce.kinds import of_kinds, stand_ins
 from pipecut.solvers.reduce.labels import StageLabel, StageLabels
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.programme import Cell
@@ -36,10 +37,32 @@ NEAR = 4
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """Where the kinds of a seat are priced: cells, and the numbers of its kinds there, one for each group."""
+    """Where the kinds of a seat are priced: cells, and the numbers of its kinds there, one for each group.
+
+    One kind may stand for those of several groups.
+    """
 
     cells: Cells
     kinds: tuple[int, ...]
+
+    @property
+    def distinct(self) -> list[int]:
+        """Return the numbers of its kinds, each once."""
+        return sorted(set(self.kinds))
+
+
+def _seats(
+    word: Word, of: Mapping[int, Sequence[Group]], deadline: Deadline, *, each: bool, few: bool
+) -> dict[int, _Seat]:
+    """Price the kinds of some groups; return where those of each seat are, or what stands for them."""
+    groups = tuple(dict.fromkeys(group for row in of.values() for group in row))
+    priced = priced_groups(word, groups, deadline)
+    kinds, kind_of = priced[0].kinds, dict(zip(groups, priced[0].kind_of, strict=True))
+    stands = stand_ins(priced)
+    cells = Cells.of(word, of_kinds(priced, sorted(set(stands))), deadline, each=each, few=few)
+    number = {kind: at for at, kind in enumerate(cells.kinds)}
+    known = {group: number[kinds[stands[kind]]] for group, kind in kind_of.items()}
+    return {seat: _Seat(cells, tuple(known[group] for group in row)) for seat, row in of.items()}
 
 
 @dataclass(slots=True)
@@ -77,11 +100,8 @@ class ReducedStages:
                 (one for one in range(seat) if like[one] == one and _no_worse(kinds[one], kinds[seat])), seat
             )
         firsts = [seat for seat, one in like.items() if one == seat]
-        groups = tuple(dict.fromkeys(group for seat in firsts for group in line.groups[seat]))
-        cells = Cells.of(word, groups, deadline, each=each, few=few)
-        of = {kind: at for at, kind in enumerate(cells.kinds)}
-        seats = {seat: _Seat(cells, tuple(of[kind] for kind in kinds[one])) for seat, one in like.items()}
-        return ReducedStages(word, line, deadline, each, seats, {seat for seat in firsts})
+        of = _seats(word, {seat: line.groups[seat] for seat in firsts}, deadline, each=each, few=few)
+        return ReducedStages(word, line, deadline, each, {seat: of[one] for seat, one in like.items()}, {*firsts})
 
     def charged(self, *, first: bool = False) -> ReducedStages:
         """Return the same stages, or first ones, with what is done once a step charged to its micro-batches."""
@@ -126,7 +146,7 @@ class ReducedStages:
         in_flight = self.in_flight(slot)
         if (seat, in_flight) not in self._known:
             where = self._seats[seat]
-            least = where.cells.least(in_flight)[list(where.kinds)].min(axis=0)
+            least = where.cells.least(in_flight)[where.distinct].min(axis=0)
             at = where.cells.nodes.at
             self._known[seat, in_flight] = np.where(at >= 0, least[at], FORBIDDEN)
         return self._known[seat, in_flight]
@@ -157,7 +177,7 @@ class ReducedStages:
         """Return what a stage takes if all devices do as much as they can of the whole model, and none waits."""
         found = [FORBIDDEN]
         for seat, where in self._seats.items():
-            whole = where.cells.cases[-1].sums[FAST][list(where.kinds), int(where.cells.nodes.at[0, self.atoms])]
+            whole = where.cells.cases[-1].sums[FAST][where.distinct, int(where.cells.nodes.at[0, self.atoms])]
             devices = self.line.groups[seat][0].devices
             found.append(int(whole.min()) // where.cells.weights.scale * devices // self.line.devices)
         return max(1, min(found))
@@ -170,12 +190,12 @@ class ReducedStages:
         before = int(self.least(seat, slot)[cell.first, cell.stop])
         where = self._seats[seat]
         node = int(where.cells.nodes.at[cell.first, cell.stop])
-        bounds = where.cells.least(in_flight)[list(where.kinds), node]
-        best = limit
+        kinds = where.distinct
+        bounds, best = where.cells.least(in_flight)[kinds, node], limit
         for at in np.argsort(bounds, kind="stable"):
             if int(bounds[at]) >= best:
                 break
-            best = min(best, self._settled(where.cells, where.kinds[at], in_flight, cell, best))
+            best = min(best, self._settled(where.cells, kinds[at], in_flight, cell, best))
         if best < limit:
             self.final(seat, slot)[where.cells.nodes.at == node] = True
         if best <= before:
@@ -189,19 +209,19 @@ class ReducedStages:
         seat, in_flight = int(self.line.seat[cell.x, cell.size]), self.in_flight(slot)
         self._split(seat)
         where = self._seats[seat]
-        node = int(where.cells.nodes.at[cell.first, cell.stop])
-        bounds = where.cells.least(in_flight)[list(where.kinds), node]
+        node, kinds = int(where.cells.nodes.at[cell.first, cell.stop]), where.distinct
+        bounds = where.cells.least(in_flight)[kinds, node]
         best: tuple[int, int] | None = None
         found: StageLabel | None = None
         for at in np.argsort(bounds, kind="stable"):
             if int(bounds[at]) >= (FORBIDDEN if best is None else best[0]):
                 break
-            label = self._fitting(where.cells, where.kinds[at], in_flight, cell)
+            label = self._fitting(where.cells, kinds[at], in_flight, cell)
             if label is not None and (best is None or self.taken(label) < best[0]):
                 best, found = (self.taken(label), int(at)), label
         if best is None or found is None:
             return None
-        mode = where.cells.kinds[where.kinds[best[1]]].mode
+        mode = where.cells.kinds[kinds[best[1]]].mode
         return Group.on_line(self.word.short, cell.x, self.line.sizes[cell.size], mode), found
 
     def plan(self, cells: Sequence[Cell]) -> Plan | None:
@@ -243,10 +263,7 @@ class ReducedStages:
         """Price a seat itself that had the prices of another; tell whether it had."""
         if seat in self._true:
             return False
-        cells = Cells.of(self.word, self.line.groups[seat], self.deadline, each=self.each)
-        of = {kind: at for at, kind in enumerate(cells.kinds)}
-        kinds = (of[GroupKind.of(self.word.short, group)] for group in self.line.groups[seat])
-        self._seats[seat] = _Seat(cells, tuple(kinds))
+        self._seats |= _seats(self.word, {seat: self.line.groups[seat]}, self.deadline, each=self.each, few=False)
         self._true.add(seat)
         self._known = {key: one for key, one in self._known.items() if key[0] != seat}
         return True
