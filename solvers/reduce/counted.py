@@ -27,8 +27,9 @@ FEW = 3
 class CountedStages:
     """The stages of a line by size: ``seats[size]`` are those that none with better links stands for.
 
-    ``devices[size]`` is how many they have; ``crossing[size, next, place]`` what the tensors that cross a place to
-    cut take between stages of two sizes at least, FORBIDDEN where these are nowhere neighbours.
+    ``devices[size]`` is how many they have; ``crossing[joint_of[size], next, place]`` what the tensors that cross
+    a place to cut take between stages of two sizes at least, FORBIDDEN where these are nowhere neighbours: most
+    sizes are joined to others alike.
     """
 
     line: SeatLine
@@ -36,6 +37,7 @@ class CountedStages:
     devices: Numbers
     seats: tuple[tuple[int, ...], ...]
     crossing: Numbers
+    joint_of: Numbers
     in_flight: Callable[[int], int]
     _priced: Least
     _final: Callable[[int, int], NDArray[np.bool_]]
@@ -62,9 +64,11 @@ class CountedStages:
             tuple(int(seat) for seat in np.unique(line.seat[:, size]) if seat in firsts)
             for size in range(len(line.sizes))
         )
-        devices, crossing = np.array(line.sizes), _crossing(line)
+        devices, whole = np.array(line.sizes), _crossing(line)
+        rows, of = np.unique(whole.reshape(len(whole), -1), axis=0, return_inverse=True)
+        joints = rows.reshape(-1, *whole.shape[1:]), of.reshape(-1)
         return CountedStages(
-            line, stages.atoms, devices, seats, crossing, stages.in_flight, least, final, weigh, settle
+            line, stages.atoms, devices, seats, *joints, stages.in_flight, least, final, weigh, settle
         )
 
     @property
@@ -86,14 +90,18 @@ class CountedStages:
             self._known[key] = found
         return self._known[key]
 
-    def final(self, slot: int) -> NDArray[np.bool_]:
-        """Return ``[size, first atom, atom behind the last]``: whether the least time of a stage rises no more."""
+    def final(self, slot: int) -> NDArray[np.bool_] | None:
+        """Return ``[size, first atom, atom behind the last]``: whether the least time of a stage rises no more.
+
+        None where all may, as it is that of another slot.
+        """
+        if self.like(slot) != slot:
+            return None
         least = self.least(slot)
         found = np.zeros_like(least, dtype=np.bool_)
-        if self.like(slot) == slot:
-            for size, seats in enumerate(self.seats):
-                for seat in seats:
-                    found[size] |= self._final(seat, slot) & (self._priced(seat, slot) <= least[size])
+        for size, seats in enumerate(self.seats):
+            for seat in seats:
+                found[size] |= self._final(seat, slot) & (self._priced(seat, slot) <= least[size])
         return found
 
     def closer(self, cells: Sequence[Cell], limit: int) -> bool:

@@ -108,6 +108,7 @@ class PricedSums:
     front: Numbers
     crossing: Numbers
     useful: _Useful
+    _never: NDArray[np.bool_]
     _found: list[list[Numbers]] = field(default_factory=list)
     _taken: dict[int, Numbers] = field(default_factory=dict)
     _crossings: dict[int, Numbers] = field(default_factory=dict)
@@ -126,7 +127,9 @@ class PricedSums:
         behind = _fronts(least[::-1, ::-1].T, crossed[::-1])[::-1]
         most = min(question.budget - question.beside + price * stages.line.devices, FORBIDDEN - 1)
         useful = front[:, None] + cells + behind <= most
-        return PricedSums(stages, question, price, front, crossing, _Useful.of(useful))
+        runs = _Useful.of(useful)
+        never = np.zeros(len(runs.size), dtype=np.bool_)
+        return PricedSums(stages, question, price, front, crossing, runs, never)
 
     def least(self) -> PricedAnswer | None:
         """Return the least sum; None where no stages are within the budget.
@@ -140,7 +143,7 @@ class PricedSums:
         fewest, most_stages = question.numbers
         for slot in range(min(self.stages.most, most_stages)):
             times = self._times(slot)
-            final = self.stages.final(slot)[self.useful.size, self.useful.first, self.useful.stop]
+            final = self._final(slot)
             made = [self._made(options, times, final) for options in question.phases(slot)]
             for row, more in zip(made, question.more, strict=True):
                 row[row + self.front + more > most] = FORBIDDEN
@@ -159,6 +162,13 @@ class PricedSums:
             found = self.stages.least(slot)[useful.size, useful.first, useful.stop]
             self._taken[like] = np.where(found > self.question.hi, FORBIDDEN, found)
         return self._taken[like]
+
+    def _final(self, slot: int) -> NDArray[np.bool_]:
+        """Tell by run whether what a stage in a slot takes will rise no more."""
+        found, useful = self.stages.final(slot), self.useful
+        if found is None:
+            return self._never
+        return found[useful.size, useful.first, useful.stop]
 
     def _made(self, options: tuple[Option, ...], times: Numbers, final: NDArray[np.bool_]) -> Numbers:
         """Return ``[size, atom]``: the least suffixes in a phase with a stage more."""
@@ -186,7 +196,7 @@ class PricedSums:
             rest[:, -1] = 0
             return rest
         sums = self._found[slot - 1][option.rest][None] + self._crossed(option)
-        return np.minimum(sums.min(axis=1), FORBIDDEN)
+        return np.minimum(sums.min(axis=1), FORBIDDEN)[self.stages.joint_of]
 
     def _crossed(self, option: Option) -> Numbers:
         often = option.crossed
@@ -205,9 +215,10 @@ class PricedSums:
             x += int(self.stages.devices[size])
             slowest, total, atom, phase = max(slowest, time), total + time, stop, option.rest
             if at:
-                after = self._found[at - 1][phase][:, atom] + self._crossed(option)[size, :, atom]
-                before, size = size, int(after.argmin())
-                crossed = int(self.crossing[before, size, atom])
+                joint = int(self.stages.joint_of[size])
+                after = self._found[at - 1][phase][:, atom] + self._crossed(option)[joint, :, atom]
+                size = int(after.argmin())
+                crossed = int(self.crossing[joint, size, atom])
                 total += crossed
                 slowest = max(slowest, crossed) if self.question.bounded else slowest
         value = int(best.min()) - self.price * self.stages.line.devices
@@ -222,7 +233,7 @@ class PricedSums:
         value = int(self._found[slot][phase][size, atom]) - self.price * int(self.stages.devices[size])
         runs = self.useful.of_row(size, atom)
         stops, times = self.useful.stop[runs], self._times(slot)[runs]
-        final = self.stages.final(slot)[size, atom, stops]
+        final = self._final(slot)[runs]
         for option in self.question.phases(slot)[phase]:
             row = self._counted(option, times, final) + self._behind(option, slot)[size, stops]
             made = np.flatnonzero(row == value)
