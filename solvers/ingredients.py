@@ -219,7 +219,7 @@ class Ingredient(enum.Enum):
         (
             *(
                 f"pipecut.solvers.reduce.{name}"
-                for name in ("cells", "exact", "labels", "line", "solver", "stages", "sums", "word")
+                for name in ("cells", "exact", "kinds", "labels", "line", "solver", "stages", "sums", "word")
             ),
             "pipecut.solvers.reduce.programme:Cell",
         ),
