@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipecut.formulation.costs.memory_tables import CopyTables, MemoryTables
 from pipecut.formulation.costs.tables import Tables, Times
@@ -88,10 +89,11 @@ def _arrays(priced: Priced) -> Iterator[Times]:
     if held is not None:
         yield from (getattr(held, name) for name in BYTES)
         yield from (getattr(copy, name) for copy in held.copies.values() for name in COPIED)
-        yield from (~held.possible, -np.array(held.capacity))
+        yield (~held.possible).astype(np.int64)
+        yield -np.array(held.capacity, dtype=np.int64)
 
 
-def _no_worse(priced: Priced, pairs: Sequence[tuple[int, int]]) -> Times:
+def _no_worse(priced: Priced, pairs: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
     """Tell for each pair whether the first kind takes and holds no more than the second, layer by layer."""
     ones, others = np.array(pairs).T
     kept = np.ones(len(pairs), dtype=np.bool_)
