@@ -72,7 +72,7 @@ MOST_LINES = 600
 MOST_LINES_OF_A_FUNCTION = 40
 MOST_FILES = 21
 BUDGETS = {
-    "commands": 6905,
+    "commands": 6893,
     "exchange": 613,
     "execution": 4484,
     "face": 227,
@@ -80,7 +80,7 @@ BUDGETS = {
     "ingest": 7704,
     "literature": 9123,
     "report": 1906,
-    "solvers": 21270,
+    "solvers": 21251,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 

@@ -71,6 +71,8 @@ def _heading(
     task: Task, entry: catalogue.SolverEntry, instance: Instance, choices: int, refused: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield whose model this is, who answers if it is somebody else, and what of the question is shown."""
+    from pipecut.solvers.auto.solve import first_asked
+
     yield "model", f"{entry.name}, {entry.summary}"
     auto = task.solver == catalogue.AUTO.name
     asked = first_asked(instance) if auto else catalogue.find_any(task.solver)
@@ -81,26 +83,6 @@ def _heading(
     if choices > 1:
         many = output.count(instance.training.micro_batches, "micro-batch")
         yield "choices", f"{choices} choices of the training, each with models of its own; here {many}"
-
-
-def first_asked(instance: Instance) -> catalogue.SolverEntry | None:
-    """Return whom ``auto`` asks first about an instance; None where nobody sees all of it.
-
-    The model where it is small, else the first in the order of the catalogue (``solvers.auto.solve``).
-    """
-    from pipecut.solvers.auto.solve import CHECKS_ONLY, QUICK_BYTES
-
-    reduced, main = catalogue.is_reduced(instance), None
-    for entry in sorted(catalogue.SOLVERS, key=lambda one: not reduced or one.name != catalogue.REDUCED):
-        support = entry.accepts(instance)
-        proves = support.proves or (reduced and entry.name == catalogue.REDUCED)
-        if not entry.exact or entry.name in CHECKS_ONLY or not support.takes or not proves:
-            continue
-        quick = (support.bytes_needed or 0) <= QUICK_BYTES and not instance.goals[0].executed
-        if entry.name != catalogue.MAIN or quick:
-            return entry
-        main = entry
-    return main
 
 
 def _lines(rows: Iterable[tuple[str, str]]) -> Iterator[str]:

@@ -98,6 +98,32 @@ CHECKS_ONLY = ("brute_force",)
 PROVED = (Proof.OPTIMAL, Proof.INFEASIBLE)
 
 
+def _looked_at(instance: Instance, skipped: str = "") -> Iterator[tuple[SolverEntry, Support, bool]]:
+    """Yield exact methods in the order in which they are asked, what each makes of an instance, whether it proves.
+
+    Of a large instance the reduction is first, though of executed times it seldom proves the last per mille.
+    """
+    reduced = catalogue.is_reduced(instance)
+    for entry in sorted(catalogue.SOLVERS, key=lambda one: not reduced or one.name != catalogue.REDUCED):
+        if entry.exact and entry.name not in (*CHECKS_ONLY, skipped):
+            support = entry.accepts(instance)
+            yield entry, support, support.proves or (reduced and entry.name == catalogue.REDUCED)
+
+
+def _is_quick(instance: Instance, main: Support) -> bool:
+    """Tell whether the declarative model is small enough to be asked first."""
+    return (main.bytes_needed or 0) <= QUICK_BYTES and not instance.goals[0].executed
+
+
+def first_asked(instance: Instance) -> SolverEntry | None:
+    """Return who is asked first about an instance; None where nobody sees all of it."""
+    able = ((entry, support) for entry, support, proves in _looked_at(instance) if support.takes and proves)
+    first = next(able, None)
+    if first is None or first[0].name != MAIN or _is_quick(instance, first[1]):
+        return None if first is None else first[0]
+    return next(able, first)[0]
+
+
 def solve(instance: Instance, limits: Limits) -> Outcome:
     """Return the best plan by whoever is fastest, checked and cross-checked (:func:`plan`)."""
     return plan(instance, limits)
@@ -211,7 +237,7 @@ class _Asking:
         main = first if first is not None and first[0].name == MAIN else None
         programme = first if main is None else next(able, None)
         executed, needed = self.instance.goals[0].executed, 0 if main is None else main[1].bytes_needed or 0
-        quick = main is not None and needed <= QUICK_BYTES and not executed
+        quick = main is not None and _is_quick(self.instance, main[1])
         if main is not None and quick and programme is not None:
             yield MAIN, main[0].load(), self.limits.share(2).within(PATIENCE_S)
         while programme is not None:
@@ -231,16 +257,9 @@ class _Asking:
             yield MAIN, main[0].load(), self._with_a_start(quick=quick)
 
     def _able(self, skipped: str) -> Iterator[tuple[SolverEntry, Support]]:
-        """Yield who sees all of the instance, in order; nobody is looked at before it is his turn.
-
-        Of a large instance the reduction is first, though of executed times it seldom proves the last per mille.
-        """
-        reduced = catalogue.is_reduced(self.instance)
-        for entry in sorted(catalogue.SOLVERS, key=lambda one: not reduced or one.name != catalogue.REDUCED):
-            if not entry.exact or entry.name in (*CHECKS_ONLY, skipped):
-                continue
-            support = entry.accepts(self.instance)
-            if support.takes and (support.proves or (reduced and entry.name == catalogue.REDUCED)):
+        """Yield who sees all of the instance, in order; nobody is looked at before it is his turn."""
+        for entry, support, proves in _looked_at(self.instance, skipped):
+            if support.takes and proves:
                 yield entry, support
             elif support.too_large:
                 self.notes.append(f"{entry.name}: {support.reason}")

@@ -74,8 +74,10 @@ class _Open:
 class ByCount:
     """The search of one number of micro-batches; the fields are those of ``ByStep``.
 
-    ``executed``: the step as executed, else by the formula. ``make`` returns the plan of some stages, ``takes``
-    what one of them in a slot takes in it. ``even_ns`` is what each takes if all devices do as much.
+    ``executed``: the step as executed, else by the formula; ``bounded``: there boundaries count among stages.
+    Plans have at least the first and at most the second of ``numbers`` of stages. ``make`` returns the plan of
+    some stages, ``takes`` what one of them in a slot takes in it. ``even_ns`` is what each takes if all devices do
+    as much.
     """
 
     stages: CountedStages
@@ -88,6 +90,8 @@ class ByCount:
     even_ns: int
     upper: int
     wide: int = WIDE
+    bounded: bool = True
+    numbers: tuple[int, int] = (1, FORBIDDEN)
     bound: int = 0
     plan: Plan | None = None
     best: int = FORBIDDEN
@@ -131,7 +135,8 @@ class ByCount:
         """Open all plans whose slowest stage takes no more than is of use."""
         # Slowest stages may take no time at all. Any of them runs as many passes as there are micro-batches.
         hi, price = self.most // self.micro_batches, self.most // self.stages.line.devices
-        self._open = [_Open(0, -1, hi, (1, self.stages.most), price, ())]
+        fewest, most = self.numbers[0], min(self.numbers[1], self.stages.most)
+        self._open = [_Open(0, -1, hi, (fewest, most), price, ())] if fewest <= most else []
 
     def step(self) -> bool:
         """Halve the interval that promises least; tell whether anything is left to do."""
@@ -227,7 +232,7 @@ class ByCount:
         if not self.executed:
             beside = (many - 1) * (lo + 1)
             return PricedQuestion(
-                lambda _: ((Option(1, 0, 0, 1),),), lo, hi, self.most - 1, True, beside, (beside,), numbers
+                lambda _: ((Option(1, 0, 0, 1),),), lo, hi, self.most - 1, self.bounded, beside, (beside,), numbers
             )
         # The mean of both ways through a stage, and that of those through one that has fewer micro-batches.
         beside = (2 * (many - 1) - min(most - 1, many - 1)) * (lo + 1) // 2

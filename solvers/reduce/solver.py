@@ -155,7 +155,7 @@ def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula |
     judged = replace(instance, goals=instance.goals[:1])
     if not counted:
         return ByFormula(stages, upper)
-    found = ByCount.of(stages, partial(_priced, judged), upper)
+    found = ByCount.of(stages, partial(value_of, judged), upper)
     return InTurn(judged, stages, found) if executed and _sums(instance) <= MOST_PLACED else found
 
 
@@ -166,7 +166,8 @@ def stages_of(instance: Instance, deadline: Deadline) -> ReducedStages:
     return ReducedStages.of(word, line, deadline, each=executed, few=few)
 
 
-def _priced(instance: Instance, plan: Plan) -> int | None:
+def value_of(instance: Instance, plan: Plan) -> int | None:
+    """Return what a plan takes by the first goal, priced by the evaluator; None where it is not one."""
     found = evaluate(instance, plan)
     return found.objective if found.feasible else None
 

@@ -13,40 +13,19 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipecut.formulation.costs.passes import stage_passes
-from pipecut.formulation.costs.times import activation_ns, gradient_ns
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.cpsat.on_types.model import TypeModel, TypeQuestion, along
 from pipecut.solvers.cpsat.on_types.search import TypeSearch
-from pipecut.solvers.reduce.executed.leaves import Leaves
+from pipecut.solvers.reduce.executed.leaves import Leaves, counted_passes, rows_of
 from pipecut.solvers.reduce.programme import Cell, time_of
-from pipecut.solvers.step_time.bounds.paths import (
-    ACTIVATION,
-    BACKWARD,
-    FORWARD,
-    GRADIENT,
-    ROWS,
-    SYNC,
-    PassPath,
-    longest_path,
-)
+from pipecut.solvers.step_time.bounds.paths import PassPath, longest_path
 
 
 def critical_path(instance: Instance, plan: Plan) -> PassPath:
     """Return a longest path through the step of a plan."""
-    rows = np.zeros((ROWS, len(plan)), dtype=np.float64)
-    for at, stage in enumerate(plan.stages):
-        passes = stage_passes(instance, stage, halves=False)
-        rows[[FORWARD, BACKWARD, SYNC], at] = (
-            *(passes.forward_ns, passes.backward_ns + passes.again_ns),
-            passes.sync_ns,
-        )
-        if at:
-            where = stage.span.first, plan.link_before(instance, at)
-            rows[ACTIVATION, at - 1] = activation_ns(instance, *where)
-            rows[GRADIENT, at - 1] = gradient_ns(instance, *where)
-    return longest_path(instance.training, rows)
+    rows = rows_of(instance, plan, (counted_passes(instance, stage) for stage in plan.stages))
+    return longest_path(instance.training, rows.astype(np.float64))
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ first critical path settles it, as what takes least on the way of the slowest st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -43,6 +43,24 @@ ROUNDS = 12
 UNIT_BITS, SUM_BITS = 16, 54
 """Weights add up to so much at most, and weighted sums stay below so many bits."""
 COUNTED = [FORWARD, BACKWARD, SYNC]
+
+
+def counted_passes(instance: Instance, stage: Stage) -> tuple[int, ...]:
+    """Return a stage's forward pass, backward pass with what it computes again, and synchronisation."""
+    found = stage_passes(instance, stage, halves=False)
+    return found.forward_ns, found.backward_ns + found.again_ns, found.sync_ns
+
+
+def rows_of(instance: Instance, plan: Plan, passes: Iterable[tuple[int, ...]]) -> Numbers:
+    """Return ``[row, stage]``: the passes of the stages of a plan, and what is transferred behind each."""
+    rows = np.zeros((ROWS, len(plan)), dtype=np.int64)
+    for at, (stage, own) in enumerate(zip(plan.stages, passes, strict=True)):
+        rows[COUNTED, at] = own
+        if at:
+            where = stage.span.first, plan.link_before(instance, at)
+            rows[ACTIVATION, at - 1] = activation_ns(instance, *where)
+            rows[GRADIENT, at - 1] = gradient_ns(instance, *where)
+    return rows
 
 
 @dataclass(slots=True)
@@ -114,13 +132,8 @@ class Leaves:
 
     def _learn(self, known: _Known, plan: Plan) -> None:
         """Take in a plan: its passes, and its critical path where that is a new one."""
-        rows = np.zeros((ROWS, len(plan)), dtype=np.int64)
-        for at, (stage, cell) in enumerate(zip(plan.stages, known.cells, strict=True)):
-            rows[COUNTED, at] = self._passes_of(stage, cell)
-            if at:
-                where = stage.span.first, plan.link_before(self.instance, at)
-                rows[ACTIVATION, at - 1] = activation_ns(self.instance, *where)
-                rows[GRADIENT, at - 1] = gradient_ns(self.instance, *where)
+        own = [self._passes_of(stage, cell) for stage, cell in zip(plan.stages, known.cells, strict=True)]
+        rows = rows_of(self.instance, plan, own)
         if not any(np.array_equal(rows, one) for one in known.passes):
             known.plans.append(plan)
             known.passes.append(rows)
@@ -147,8 +160,7 @@ class Leaves:
         again = tuple(span.first - stage.span.first for span in stage.again)
         key = self.stages.like(cell), stage.group.mode, stage.forms, again
         if key not in self._passes:
-            found = stage_passes(self.instance, stage, halves=False)
-            self._passes[key] = found.forward_ns, found.backward_ns + found.again_ns, found.sync_ns
+            self._passes[key] = counted_passes(self.instance, stage)
         return self._passes[key]
 
     def _weights(self, known: _Known, below: int) -> tuple[int, Numbers]:
