@@ -113,16 +113,7 @@ SOLVERS: tuple[SolverEntry, ...] = (
         exact=True,
         blocks=ADDED,
     ),
-    SolverEntry.of(
-        "paced_dp",
-        "the exact branch and bound over bottlenecks",
-        "pipecut.solvers.dynamic.iteration_time.solver",
-        exact=True,
-        blocks=ADDED,
-    ),
-    SolverEntry.of(
-        "step_dp", "the exact search for the executed step", "pipecut.solvers.step_time.solver", exact=True
-    ),
+    SolverEntry.of("step_dp", "the exact search over suffixes", "pipecut.solvers.step_time.solver", exact=True),
     SolverEntry.of(
         REDUCED,
         "the search over the few atoms that a deep model is made of",
@@ -141,14 +132,6 @@ SOLVERS: tuple[SolverEntry, ...] = (
         "the exact programme for the executed period",
         "pipecut.solvers.dynamic.period.solver",
         exact=True,
-    ),
-    SolverEntry.of(
-        "cpsat_atoms",
-        "the declarative model on places to cut",
-        "pipecut.solvers.cpsat.on_atoms.solver",
-        support="pipecut.solvers.cpsat.on_atoms.support",
-        exact=True,
-        blocks=ADDED,
     ),
     SolverEntry.of(
         "cpsat_types",

@@ -301,7 +301,7 @@ def _seconds(
         against.append(TIGHT)
         able = [(entry, large) for entry, large in able if not large]
     for entry, _ in sorted(able, key=lambda pair: pair[1]):
-        programme = entry.name not in (MAIN, "cpsat_atoms", "cpsat_types", "brute_force")
+        programme = entry.name not in (MAIN, "cpsat_types", "brute_force")
         yield entry, quiet if programme else replace(quiet.within(PATIENCE_S), start=outcome.plan)
 
 

@@ -135,10 +135,7 @@ class Ingredient(enum.Enum):
     )
     ATOMS = (
         "the best splits of atoms, and chains of them",
-        tuple(
-            f"pipecut.solvers.atoms.{name}"
-            for name in ("blocks", "chains", "fronts", "labels", "programs", "stages", "times")
-        ),
+        tuple(f"pipecut.solvers.atoms.{name}" for name in ("blocks", "chains", "fronts", "labels", "programs")),
     )
     LINE_PROGRAMME = (
         "the programme over the line",
@@ -207,13 +204,6 @@ class Ingredient(enum.Enum):
         "suffixes with backward passes in halves",
         ("pipecut.solvers.zero_bubble_h1.rest", "pipecut.solvers.zero_bubble_h1.solver"),
     )
-    INTERVALS = (
-        "the search over bottlenecks",
-        tuple(
-            f"pipecut.solvers.dynamic.iteration_time.{name}"
-            for name in (*("exactly", "intervals", "plans", "solver", "spans", "steps", "windows"),)
-        ),
-    )
     REDUCED = (
         "the reduction to atoms, and times of its stages",
         (
@@ -248,13 +238,6 @@ class Ingredient(enum.Enum):
             "pipecut.solvers.cpsat.constraints.",
             "pipecut.solvers.cpsat.variables",
             "pipecut.solvers.cpsat.solver",
-        ),
-    )
-    ON_ATOMS = (
-        "the model on atoms",
-        tuple(
-            f"pipecut.solvers.cpsat.on_atoms.{name}"
-            for name in ("charges", "families", "prices", "solver", "support")
         ),
     )
     CHUNKS = (
@@ -295,10 +278,8 @@ _REDUCED = (*_TABLES, I.MEMORY_TABLES, I.SUMS, I.ATOMS, I.REDUCED)
 
 METHODS: dict[str, Method] = {
     "cpsat": _method(*_MODEL, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
-    "cpsat_atoms": _method(*_MODEL, I.CPSAT, I.ATOMS, I.ON_ATOMS, proposed_by=(I.FIRST_PLAN,)),
     "line_dp": _method(*_TABLES, I.STAGE_TIMES, I.STAGE_FORMS, I.LINE_PROGRAMME),
     "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.COUNTS, proposed_by=(I.FIRST_PLAN,)),
-    "paced_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.COUNTS, I.INTERVALS, proposed_by=(I.FIRST_PLAN,)),
     "period_dp": _method(
         *_TABLES,
         *(one for one in _STAGES if one is not I.ATOMS),

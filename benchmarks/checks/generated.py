@@ -51,11 +51,9 @@ from tests.formulation.page.evaluator import StagePrice, evaluate_page
 
 METHODS = (
     "cpsat",
-    "cpsat_atoms",
     "cpsat_types",
     "line_dp",
     "state_dp",
-    "paced_dp",
     "step_dp",
     "halves_dp",
     "period_dp",

@@ -19,7 +19,7 @@ from benchmarks.proof.proofs import FAST, SCENARIOS, ProofRow
 from benchmarks.table import print_rows
 from pipecut.formulation.outcome import Limits, Outcome, checked
 from pipecut.ingest.scenario.load import load_scenario
-from pipecut.solvers.dynamic.iteration_time.solver import solve
+from pipecut.solvers.step_time.solver import solve
 
 STEP = (
     "objective=iteration_time",
@@ -36,16 +36,16 @@ def rows() -> Iterator[ProofRow]:
     limited = (*STEP, "constraints.memory=true")
     for model in ("vgg19", "resnet152"):
         scenario = f"hetpipe/{model}.yaml"
-        yield ProofRow(f"hetpipe {model}, free, memory", scenario, (*limited, *FREE), "paced_dp")
-        yield ProofRow(f"hetpipe {model}, free", scenario, (*STEP, *FREE, "constraints.memory=false"), "paced_dp")
-        yield ProofRow(f"hetpipe {model}, line, memory", scenario, limited, "paced_dp")
+        yield ProofRow(f"hetpipe {model}, free, memory", scenario, (*limited, *FREE), "step_dp")
+        yield ProofRow(f"hetpipe {model}, free", scenario, (*STEP, *FREE, "constraints.memory=false"), "step_dp")
+        yield ProofRow(f"hetpipe {model}, line, memory", scenario, limited, "step_dp")
     for devices in (8, 16, 32):
         fast = (*FAST, f"cluster.servers[0].count={devices // 2}")
-        yield ProofRow(f"resnet50, {devices} devices", "pipepar/resnet50.yaml", (*STEP, *fast), "paced_dp")
+        yield ProofRow(f"resnet50, {devices} devices", "pipepar/resnet50.yaml", (*STEP, *fast), "step_dp")
         yield ProofRow(
-            f"resnet50, {devices} devices, memory", "pipepar/resnet50.yaml", (*limited, *fast), "paced_dp"
+            f"resnet50, {devices} devices, memory", "pipepar/resnet50.yaml", (*limited, *fast), "step_dp"
         )
-    yield ProofRow("resnet152, 32 devices, memory", "pipepar/resnet152.yaml", (*limited, *fast), "paced_dp")
+    yield ProofRow("resnet152, 32 devices, memory", "pipepar/resnet152.yaml", (*limited, *fast), "step_dp")
 
 
 def prove(row: ProofRow, limit_s: float) -> dict[str, Any]:

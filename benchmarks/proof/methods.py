@@ -35,7 +35,7 @@ FREE = ("constraints.placement=free", "constraints.max_servers=2", "cost.boundar
 STEP = ("objective=iteration_time", "training.micro_batches=8", "training.schedule=one_f_one_b")
 RECEIVER = ("cost.boundary_charge=receiver",)
 LARGE = ("cluster.servers[0].count=16",)
-METHODS = ("cpsat", "line_dp", "state_dp", "paced_dp")
+METHODS = ("cpsat", "line_dp", "state_dp", "step_dp")
 PROVED = (Proof.OPTIMAL, Proof.INFEASIBLE)
 CHECK_S = 5.0
 CONCLUSIONS = """\

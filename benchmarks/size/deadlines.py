@@ -64,7 +64,7 @@ ROWS = (
         "resnet152, 32 devices, memory, step",
         RESNET,
         (*STEP, *FAST, *LARGE, "constraints.memory=true"),
-        ("paced_dp",),
+        ("step_dp",),
     ),
     DeadlineRow(
         "resnet152, 32 devices",

@@ -55,10 +55,10 @@ def rows() -> Iterator[ScaleRow]:
     """Yield the instances, the smallest first."""
     for gigabytes in (80, 40, 28, 24):
         name = f"Llama-7B, blocks, 2 x 4 A100 of {gigabytes} GB"
-        solvers = ("state_dp", "cpsat_atoms", *(("auto",) if gigabytes == 80 else ()))
+        solvers = ("state_dp", "step_dp", *(("auto",) if gigabytes == 80 else ()))
         target_s = 3 if gigabytes == 80 else 10
         yield ScaleRow(name, lambda size=gigabytes: two_servers(llama(), size * 10**9), solvers, target_s)
-    both = ("state_dp", "cpsat_atoms")
+    both = ("state_dp", "step_dp")
     yield _shipped("GPT-2, 2 x 4 small cards", "scenarios/gpt/gpt2.yaml", (), both, 15)
     for model, devices, target_s in (("resnet50", 8, 10), ("resnet152", 8, 10), ("resnet152", 32, 2)):
         count = f"cluster.servers[0].count={devices // 2}"
@@ -68,19 +68,19 @@ def rows() -> Iterator[ScaleRow]:
     for model in ("vgg19", "resnet152"):
         path = f"scenarios/hetpipe/{model}.yaml"
         # Receivers pay for boundaries: the programme over the line sees that, but not memory, which binds one.
-        shipped = ("line_dp", "cpsat_atoms") if model == "vgg19" else ("cpsat_atoms",)
+        shipped = ("line_dp", "step_dp") if model == "vgg19" else ("step_dp",)
         yield _shipped(f"HetPipe {model}, as shipped", path, (), shipped, 60)
         yield _shipped(f"HetPipe {model}, free placement", path, FREE, both, 60)
     yield _shipped("GPT-3, 128 A100", GPT3, (), ("state_dp",), 20)
     step = ("objective=iteration_time",)
-    yield _shipped("GPT-3, 128 A100, iteration_time", GPT3, step, ("paced_dp",), 60)
+    yield _shipped("GPT-3, 128 A100, iteration_time", GPT3, step, ("step_dp",), 60)
     yield _shipped("GPT-3, 1,024 A100", GPT3, ("cluster.servers[0].count=128",), ("state_dp",), 20)
     yield from _large()
 
 
 def _large() -> Iterator[ScaleRow]:
     wide, pairs = (1, 2, 4, 8, 16, 24, 32, 48, 64), (1, 2, 4, 8)
-    for goal, solver in ((Goal.BOTTLENECK, "state_dp"), (Goal.ITERATION_TIME, "paced_dp")):
+    for goal, solver in ((Goal.BOTTLENECK, "state_dp"), (Goal.ITERATION_TIME, "step_dp")):
         name = f"Llama-70B, 8 x 8 H100, 64 micro-batches, {goal}"
         yield ScaleRow(name, lambda goal=goal: llama_70b(goal, (64,)), (solver,), 20)
     bottleneck = Goal.BOTTLENECK

@@ -16,7 +16,7 @@ from tests.commands.fakes import ROOT
 
 @pytest.mark.parametrize("entry", all_solvers(), ids=lambda entry: entry.name)
 def test_an_entry_loads_the_solver_that_signs_with_its_name(entry: object, scenario: Path) -> None:
-    goals = {"paced_dp": "iteration_time", "period_dp": "period", "step_dp": "step_time", "halves_dp": "step_time"}
+    goals = {"period_dp": "period", "step_dp": "step_time", "halves_dp": "step_time"}
     goals["reduced_dp"] = "iteration_time"
     goal = goals.get(entry.name, "bottleneck")  # pyright: ignore
     schedule = (

@@ -122,12 +122,9 @@ class Variables:
         return self.known_together[first, last]
 
 
-def make_variables(
-    tables: Tables, thresholds: Mapping[Goal, int], threshold_ns: int, slots: int, *, layered: bool = True
-) -> Variables:
+def make_variables(tables: Tables, thresholds: Mapping[Goal, int], threshold_ns: int, slots: int) -> Variables:
     """Create all variables. A state whose own time alone exceeds the threshold is left out: it cannot hold.
 
-    Without ``layered`` there are none for kinds and forms of single layers (``solvers.cpsat.on_atoms``).
     Raises StoppedError after the deadline of the tables.
     """
 
@@ -149,10 +146,8 @@ def make_variables(
         starts=starts,
         runs=[[model.new_bool_var(f"runs[{k},{g}]") for g in range(len(tables.groups))] for k in timed(slots)],
         kind=[[model.new_bool_var(f"kind[{k},{c}]") for c in range(kinds)] for k in range(slots)],
-        layer_kind=[
-            [model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in timed(total * layered)
-        ],
-        state=[_states(model, tables, layer, threshold_ns) for layer in timed(total * layered)],
+        layer_kind=[[model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in timed(total)],
+        state=[_states(model, tables, layer, threshold_ns) for layer in timed(total)],
         cut=[never] + [model.new_bool_var(f"cut[{i}]") for i in range(1, total)],
         touches=[
             [model.new_bool_var(f"touches[{k},{s}]") for s in range(len(tables.instance.servers))]
@@ -161,7 +156,7 @@ def make_variables(
         join=[[model.new_bool_var(f"join[{k},{x}]") for x in links] for k in range(slots - 1)],
         crossing=[[model.new_bool_var(f"crossing[{i},{x}]") for x in links] for i in range(total)],
         known_together={},
-        again=_again(model, tables) if layered else [],
+        again=_again(model, tables),
         recomputing=tables.recomputing(),
         longer=_longer(model, tables.instance, slots),
     )

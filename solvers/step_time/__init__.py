@@ -1,1 +1,1 @@
-"""The exact search for the time of a step as executed: suffixes of plans with all that stages before them see."""
+"""The exact search over suffixes of plans, with all that stages before them see: executed steps, and formulas."""

@@ -16,9 +16,11 @@ import numpy as np
 
 from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.training import Training
 from pipecut.solvers.dynamic.states.states import StateSpace
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.step_time.bounds.boxes import Boxes
+from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.game import Game, Weights, play
 from pipecut.solvers.step_time.bounds.mixtures import TURNS, mixtures_of, roots_of, slots_of
 from pipecut.solvers.step_time.bounds.paths import PassPath
@@ -67,9 +69,14 @@ class Search:
     seen: set[object] = field(default_factory=set)
     paths: dict[int, tuple[PassPath, ...]] = field(default_factory=dict)
 
+    @property
+    def order(self) -> Training | Formula:
+        """What says how long plans take: the schedule of the step, or the formula."""
+        return self.parts.passes.formula or self.known.instance.training
+
     def run(self) -> None:
         """Search until the bound meets the plan. Raises StoppedError after the deadline."""
-        if self.known.instance.training.chooses_warm_ups:
+        if self.known.instance.training.chooses_warm_ups and self.parts.passes.formula is None:
             self._from_above()
         else:
             self._from_below()
@@ -99,7 +106,8 @@ class Search:
     def _from_below(self) -> None:
         """Bound plans in boxes for limits from below, and search the suffixes of what is left of them."""
         known, step, nearer = self.known, FIRST_STEP, 1
-        self._coarse(known.upper - 1)
+        if self.parts.passes.formula is None:
+            self._coarse(known.upper - 1)
         while known.lower < known.upper:
             above = known.lower // step if known.plan is not None else known.lower
             limit = min(known.upper - 1, known.lower + above // nearer)
@@ -121,7 +129,7 @@ class Search:
         return MOST_NUMBERS // how.width if isinstance(how, PassByPass) else 0
 
     def _answers(self) -> Responses:
-        return responses(self.known.instance.training, len(self.spans.rules))
+        return responses(self.order, len(self.spans.rules))
 
     def _coarse(self, limit: int) -> Rest:
         """Return what may be in plans within a limit, by blocks of places where there are many."""
@@ -134,6 +142,8 @@ class Search:
     def _know(self, rest: Rest) -> None:
         """Work out the proportions of passes that are worth knowing, of kinds that were not looked at before."""
         parts, starts = self.parts, rest.spans.place
+        if parts.passes.formula is not None:
+            return  # stages have one pass, and so no proportions of several
         useful = {int(kind) for bits in rest.useful.values() for kind in np.flatnonzero(bits.any(axis=(1, 2)))}
         if self.spans.rays is None or useful - self.spans.rays.kinds:
             rays = rays_of(parts.tables, parts.passes, parts.space, starts, useful, self.spans.rays)
@@ -157,7 +167,7 @@ class Search:
         """
         for sums in self._roots(self._coarse(limit)) or ():
             found: list[Weights] = []
-            play(sums, self.known.instance.training, limit, turns=TURNS, tried=found)
+            play(sums, self.order, limit, turns=TURNS, tried=found)
             yield len(sums.slots), found
 
     def _parted(self, rest: Rest, limit: int, most: int = 0) -> Useful | None:
@@ -170,7 +180,7 @@ class Search:
             return None
         known.asked += 1
         taken = np.asarray(self.space.taken[self.ways.node], dtype=np.int64)
-        boxes = Boxes(known.instance.training, taken, limit, self.spans)
+        boxes = Boxes(self.order, taken, limit, self.spans)
         rounding = Rounding(self.parts, self.ways, self.space, self.spans)
         for answer, game in boxes.grow(roots, self.paths):
             self._take(answer, game, rounding)
@@ -210,13 +220,11 @@ class Search:
         known, deadline = self.known, self.parts.tables.deadline
         known.asked += 1
         rest = rest_of(self.spans, self.ways, most_ns, deadline, only)
-        mixtures = mixtures_of(rest, self.least, known.instance.training, deadline)
+        mixtures = mixtures_of(rest, self.least, self.order, deadline)
         bound = 0 if mixtures is None else min((one.bound for one in mixtures), default=most_ns + 1)
         self._raise(min(max(rest.best, bound), most_ns + 1))
         fronts = StageFronts(self.parts, most_ns, mixtures=mixtures or ())
-        growth = Growth(
-            rest, fronts, responses(known.instance.training, len(rest.spans.rules)), mixtures, allowed=allowed
-        )
+        growth = Growth(rest, fronts, responses(self.order, len(rest.spans.rules)), mixtures, allowed=allowed)
         for found in growth.run():
             known.take(plan_of(found, growth.slots, fronts, self.ways, self.space), int(found.least[0]))
         self.made += growth.made

@@ -70,7 +70,7 @@ class StageFronts:
         self.held, self.most_ns, self._mixtures = of.held, most_ns, mixtures
         self._growing = Growing(of, width)
         self._columns = of.passes.columns
-        self._micro_batches = self.tables.instance.training.micro_batches
+        self._often = of.passes.often
         self._furthers: dict[StageRule, Further] = {}
         self._trees: dict[tuple[StageRule, int], _Node] = {}
         self._rows: dict[tuple[Keeps | None, int], StageRows] = {}
@@ -235,7 +235,7 @@ class StageFronts:
 
     def _room(self, rule: StageRule, first: int, stop: int, *, mixed: bool) -> Room:
         """Return what a stage may take of a step and of its memory, and by mixtures if these are asked."""
-        step, found = (self._micro_batches, self._micro_batches, 1), dict[Proportion, int]()
+        step, found = (self._often, self._often, 1), dict[Proportion, int]()
         for one in self._mixtures if mixed else ():
             for counts, left in one.room(rule.kind, first, stop, self.most_ns).items():
                 found[counts] = max(left, found.get(counts, left))

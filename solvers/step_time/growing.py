@@ -100,7 +100,7 @@ class Growing:
         Then there are so many layers; ``further`` looks ahead from there. Raises StoppedError after the deadline,
         OutgrownError before it takes too much memory.
         """
-        count = self.of.tables.instance.training.micro_batches
+        count = self.of.passes.often
         ways = len(so_far.labels) * max(1, len(step.forms))
         if ways > MOST_WAYS:
             raise OutgrownError(
@@ -136,7 +136,7 @@ class Growing:
     def _few(self, labels: Rows, group: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return about ``width`` labels of every group: the best by passes, and with synchronisation."""
         found, passes = list[NDArray[np.intp]](), self.of.passes.columns.passes(labels[:, :HELD])
-        for often in (1, self.of.tables.instance.training.micro_batches):
+        for often in (1, self.of.passes.often):
             score = often * (passes[:, FORWARD] + passes[:, BACKWARD]) + passes[:, SYNC]
             order = np.lexsort((score, group))
             first = np.flatnonzero(np.diff(group[order], prepend=-1))

@@ -8,7 +8,8 @@ from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Tables
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.solvers.atoms.programs import Programs, programs
-from pipecut.solvers.step_time.bounds.pass_tables import PassTables, pass_tables
+from pipecut.solvers.step_time.bounds.columns import Formula
+from pipecut.solvers.step_time.bounds.pass_tables import PassTables, formula_tables, pass_tables
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +24,11 @@ class StageParts:
 
 
 def stage_parts(tables: Tables, space: CutSpace) -> StageParts:
-    """Work out what stages are made of. Raises StoppedError after the deadline of the tables."""
+    """Work out what stages are made of, by the formula of the first goal or as executed.
+
+    Raises StoppedError after the deadline of the tables.
+    """
     held = MemoryTables.of(tables) if tables.instance.constraints.memory else None
-    passes = pass_tables(tables)
+    formula = Formula.of(tables.instance)
+    passes = pass_tables(tables) if formula is None else formula_tables(tables, formula)
     return StageParts(tables, space, passes, programs(passes.told_apart(tables), held, space), held)

@@ -32,7 +32,7 @@ def plan_of(whole: Labels, slots: list[Labels], fronts: StageFronts, ways: Ways,
     Raises LookupError if no forms take what the label says: a defect.
     """
     taken, found, label = list[int](), list[tuple[Span, tuple[int, ...], int | None]](), whole
-    chosen = fronts.tables.instance.training.chooses_warm_ups
+    chosen = fronts.tables.instance.training.chooses_warm_ups and fronts.passes.formula is None
     for slot in reversed(range(len(slots) + 1)):
         behind = slots[slot - 1].of(label.before) if slot else None
         span = Span(int(label.place[0]), fronts.space.stops if behind is None else int(behind.place[0]))

@@ -20,7 +20,7 @@ import numpy as np
 from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.formulation.problem.training import Schedule, Training
-from pipecut.solvers.step_time.bounds.columns import WEIGHTS
+from pipecut.solvers.step_time.bounds.columns import WEIGHTS, Formula
 from pipecut.solvers.step_time.pass_by_pass import PassByPass
 
 MOST_MICRO_BATCHES = 64
@@ -62,11 +62,13 @@ class Responses(Protocol):
         ...
 
 
-def responses(training: Training, most_stages: int) -> Responses:
-    """Return how suffixes of plans of at most so many stages answer under a schedule.
+def responses(training: Training | Formula, most_stages: int) -> Responses:
+    """Return how suffixes of plans of at most so many stages answer under a schedule, or by a formula.
 
-    Raises ValueError for one that no search is written for.
+    Raises ValueError for a schedule that no search is written for.
     """
+    if isinstance(training, Formula):
+        return LatencyAndSlowest(training)
     if training.schedule is Schedule.ONE_F_ONE_B:
         many = training.micro_batches > MOST_MICRO_BATCHES
         return PassByPass(training, most_stages) if many else OneForwardOneBackward(training)
@@ -203,6 +205,41 @@ class AllForwardAllBackward:
 
     def visited(self, rows: Times, visits: Visits) -> Times | None:
         """Return None: how a suffix answers to single micro-batches is not kept."""
+        return None
+
+
+class LatencyAndSlowest:
+    """What a formula counts: the latency, and the slowest stage or boundary, each as often as it counts.
+
+    Of the bottleneck alone the first is 0, of one micro-batch at a time the other.
+    """
+
+    width = 2
+
+    def __init__(self, formula: Formula) -> None:
+        self._once, self._more = formula.once, formula.often - formula.once
+
+    def last(self, passes: Times, slot: int = 0) -> Times:
+        """Return both of stages that nothing stands behind."""
+        nothing = np.zeros((len(passes), 2), dtype=np.int64)
+        return self.before(nothing, slot, passes, nothing)
+
+    def before(self, rows: Times, slot: int, passes: Times, sent: Times) -> Times:
+        """Return both with a stage put before."""
+        stage, boundary = passes.sum(axis=1), sent.sum(axis=1)
+        slowest = np.maximum(rows[:, 1], self._more * np.maximum(stage, boundary))
+        return np.stack([rows[:, 0] + self._once * (stage + boundary), slowest], axis=1)
+
+    def leaving(self, rows: Times) -> Times:
+        """Return the sum, which is what a plan takes."""
+        return rows.sum(axis=1)
+
+    def ended(self, rows: Times) -> Times:
+        """Return the sum."""
+        return rows.sum(axis=1)
+
+    def visited(self, rows: Times, visits: Visits) -> Times | None:
+        """Return None: a formula counts no single micro-batches."""
         return None
 
 

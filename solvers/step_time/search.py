@@ -223,7 +223,8 @@ class Growth:
         before = count * pace - min((self._stages or 0) - slot, count) * late
         least = np.maximum(ahead + before, count * pace + passes[:, 2])
         if slot:
-            least = np.maximum(least, ahead + pace - late + crossed.sum(axis=1) + behind.leaving[label])
+            through = self.rest.spans.once * (pace + crossed.sum(axis=1)) - late
+            least = np.maximum(least, ahead + through + behind.leaving[label])
         if behind.sums is not None:
             least = np.maximum(least, self._mixed(slot, end, start, (passes, crossed, label), behind.sums))
         good = np.flatnonzero(least <= self.most_ns)

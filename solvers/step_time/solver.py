@@ -1,10 +1,13 @@
-"""The exact search for the time of a step as executed, under 1F1B, GPipe, and one micro-batch at a time.
+"""The exact search over suffixes of plans: for the executed step, the step by the formula, and the bottleneck.
+
+As executed it knows 1F1B, GPipe, and one micro-batch at a time. By the formula (``bounds.columns.Formula``) a
+stage has one pass, and suffixes are compared by their latency and their slowest stage or boundary.
 
 Whether plans take at most so long is asked for one limit after another, from below (``solvers.step_time.asking``):
 plans in boxes are bounded by paths that are weighed against them (``solvers.step_time.bounds``), and suffixes of
 what is left are searched so that nothing is left out (``solvers.step_time.search``). Either raises the bound, and
-where it meets the best plan that was found on the way, that is the proof. What links do: they carry any number of
-transfers at once.
+where it meets the best plan that was found on the way, that is the proof. What links do, as executed: they carry
+any number of transfers at once.
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.bounds import ceiling, lower_bound
 from pipecut.formulation.costs.tables import all_tables, possible_kinds
 from pipecut.formulation.limits import StoppedError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, begin
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
 from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.suffixes import suffixes
 from pipecut.solvers.dynamic.states import solver as states
@@ -30,6 +34,7 @@ from pipecut.solvers.search.incumbent import Incumbent, search_in_parts
 from pipecut.solvers.search.stoppable import STOPPED, stoppable
 from pipecut.solvers.search.support import Support, sized
 from pipecut.solvers.step_time.asking import Search
+from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.pairs import least_passes
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
@@ -46,8 +51,15 @@ EAGER = 2
 
 def reason_against(instance: Instance) -> str | None:
     """Return None if the search sees the whole instance, else what it does not see."""
+    cost = instance.cost
+    if Formula.of(instance) is not None:
+        if cost.combine is not Combine.MAX:
+            return f"{NAME} counts the slowest of stages and boundaries, combine is 'sum'"
+        if cost.boundary_charge is BoundaryCharge.RECEIVER and cost.stage_time is StageTime.OVERLAP:
+            return f"{NAME} knows what a stage takes in all, boundary_charge is 'receiver', stage_time 'overlap'"
+        return unseen_by_executed(instance)
     if instance.goals[0] is not Goal.STEP_TIME:
-        return f"{NAME} minimises the executed step, the first goal is {instance.goals[0]}"
+        return f"{NAME} minimises a step or its slowest stage, the first goal is {instance.goals[0]}"
     if instance.training.schedule not in SCHEDULES:
         known = ", ".join(SCHEDULES)
         return f"{NAME} knows the schedules {known}, the schedule is {instance.training.schedule}"
@@ -76,7 +88,7 @@ def bytes_needed(instance: Instance) -> int:
 
 @stoppable(NAME, best=True)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
-    """Find the plan with the least executed step and prove it, or the best within the limits with an honest bound.
+    """Find the plan with the least of the first goal and prove it, or the best within the limits with a bound.
 
     Raises ValueError where :func:`accepts` has a reason, TooLargeError as
     ``solvers.reference.algorithm_1.StageTimes.of`` does.
@@ -89,9 +101,10 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     known = Incumbent(NAME, instance, limits, most, lower_bound(instance))
     known.tell()
     try:
-        if instance.training.chooses_warm_ups:
+        if instance.training.chooses_warm_ups and Formula.of(instance) is None:
             _begin_eagerly(known, limits)
         tables = told_apart(all_tables(instance, limits.deadline))
+        known.upper = min(known.upper, ceiling(tables, instance.goals[0]) + 1)
         if known.plan is None:
             known.offer(first_plan(tables))
         parts, spaces = (

@@ -279,7 +279,7 @@ def test_every_method_finds_what_pricing_every_plan_finds(name: str) -> None:
     for judged_by in (instance, steps(instance), replace(instance, goals=(Goal.COST,))):
         best = truth(judged_by)
         assert best.values is not None
-        for method in ("cpsat", "state_dp", "paced_dp", "brute_force"):
+        for method in ("cpsat", "state_dp", "step_dp", "brute_force"):
             try:
                 found = checked(judged_by, find_solver(method).load()(judged_by, ONE))
             except ValueError:

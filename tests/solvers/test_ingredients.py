@@ -356,9 +356,6 @@ def test_a_method_reads_what_the_table_says(name: str) -> None:
     for module in pkgutil.walk_packages(solvers.__path__, "pipecut.solvers."):
         importlib.import_module(module.name)
     called = set(reads(name))
-    if name == "paced_dp":  # and where no plan fits
-        hopeless = replace(with_memory(BASE, Placement.LINE, 300), goals=(Goal.ITERATION_TIME,))
-        called |= traced(lambda: find_solver(name).load()(hopeless, ONE))
     assert ingredients(called) == METHODS[name].rests_on | METHODS[name].proposed_by
 
 
@@ -378,10 +375,8 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
     ("name", "patched"),
     [
         ("cpsat", "pipecut.solvers.cpsat.solver.first_plan"),
-        ("cpsat_atoms", "pipecut.solvers.cpsat.on_atoms.solver.first_plan"),
         ("cpsat_types", "pipecut.solvers.cpsat.on_types.search.proposed"),
         ("state_dp", "pipecut.solvers.dynamic.states.solver.first_plan"),
-        ("paced_dp", "pipecut.solvers.dynamic.iteration_time.solver.first_plan"),
         ("period_dp", "pipecut.solvers.dynamic.period.solver.first_plan"),
         ("step_dp", "pipecut.solvers.step_time.solver.first_plan"),
         ("halves_dp", "pipecut.solvers.zero_bubble_h1.solver.first_plan"),
@@ -391,7 +386,7 @@ def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch
     """A first plan changes no answer: without it the same value is proved."""
     solve = find_solver(name).load()
     monkeypatch.setattr(patched, lambda *_: None)
-    given = {"paced_dp": STEPS, "period_dp": PERIODS, "step_dp": EXECUTED, "halves_dp": HALVES}
+    given = {"period_dp": PERIODS, "step_dp": (*CASES, *STEPS, *EXECUTED), "halves_dp": HALVES}
     for instance in given.get(name, CASES):
         try:
             found = solve(instance, ONE)
@@ -403,7 +398,7 @@ def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch
 
 
 def test_every_route_and_every_exact_solver_is_in_the_table() -> None:
-    others = {"cpsat_atoms", "cpsat_chunks", "paced_dp", "period_dp", "step_dp", "reduced_dp", "halves_dp"}
+    others = {"cpsat_chunks", "period_dp", "step_dp", "reduced_dp", "halves_dp"}
     assert {route.name for route in ROUTES} | others == set(METHODS)
 
 
@@ -417,10 +412,10 @@ def test_who_is_independent_of_whom() -> None:
     """Written out, so that a change of the table shows here."""
     pairs = {frozenset(pair) for pair in itertools.combinations(METHODS, 2) if independent(*pair)}
     of = {name: {other for pair in pairs if name in pair for other in pair - {name}} for name in METHODS}
-    programmes = {"line_dp", "state_dp", "paced_dp", "period_dp", "step_dp", "reduced_dp", "halves_dp"}
+    programmes = {"line_dp", "state_dp", "period_dp", "step_dp", "reduced_dp", "halves_dp"}
     assert of["cpsat"] == programmes | {"brute_force", "certificate"}
     # The search over chunks takes no instance that a programme takes, so its independence says nothing.
-    for name in ("state_dp", "paced_dp", "step_dp", "halves_dp"):
+    for name in ("state_dp", "step_dp", "halves_dp"):
         assert of[name] == {"cpsat", "brute_force", "certificate", "cpsat_chunks"}
     # The model on types reads the tables of the reduction, in another engine; executed steps are closed as there.
     both = {Ingredient.ATOMS, Ingredient.REDUCED, Ingredient.SUFFIXES, Ingredient.BOXES}
@@ -428,17 +423,16 @@ def test_who_is_independent_of_whom() -> None:
     assert of["cpsat_types"] == {"line_dp", "period_dp", "brute_force", "certificate"}
     assert of["reduced_dp"] == {"cpsat", "line_dp", "period_dp", "brute_force", "certificate", "cpsat_chunks"}
     for name in ("line_dp", "period_dp"):
-        others = {"cpsat_atoms", "cpsat_types", "reduced_dp", "brute_force", "certificate", "cpsat_chunks"}
+        others = {"cpsat_types", "reduced_dp", "brute_force", "certificate", "cpsat_chunks"}
         assert of[name] == {"cpsat", *others}
-    assert of["cpsat_atoms"] == {"line_dp", "period_dp", "brute_force", "certificate"}
     assert of["brute_force"] == set(METHODS) - {"brute_force"}
     assert of["certificate"] == set(METHODS) - {"certificate"}
 
 
 def test_what_a_claim_does_not_rest_on_is_not_shared() -> None:
-    """Where chains of atoms refused nothing, the programme over states and the model on atoms share no ground."""
-    assert shared("state_dp", "cpsat_atoms") == (Ingredient.ATOMS,)
-    assert independent("state_dp", "cpsat_atoms", ("ATOMS",))
+    """Where chains of atoms refused nothing, the programme over states and the reduction share no ground."""
+    assert shared("state_dp", "reduced_dp") == (Ingredient.ATOMS,)
+    assert independent("state_dp", "reduced_dp", ("ATOMS",))
     roomy, tight = (find_solver("state_dp").load()(instance, ONE) for instance in (BASE, CASES[1]))
     assert roomy.unused == ("ATOMS",) and (tight.unused == ()) == ("stages fit in no way" in tight.notes[0])
 
@@ -454,10 +448,10 @@ def test_of_an_unknown_claimant_nobody_is_independent() -> None:
 
 
 def test_what_shares_a_search_does_not_confirm() -> None:
-    """The model on atoms rests on the model on layers; a programme over the line does not."""
-    claim = find_solver("cpsat_atoms").load()(BASE, ONE)
+    """The search over suffixes reads the stage tables of the programme over states; the model reads none."""
+    claim = find_solver("step_dp").load()(BASE, ONE)
     checks = {check.route.name: check for check in double_check(BASE, claim, ONE)}
-    common = checks["cpsat"].shared
-    assert checks["cpsat"].answer.verdict is Verdict.AGREED and not checks["cpsat"].confirms
-    assert common is not None and Ingredient.MODEL in common
-    assert checks["line_dp"].confirms
+    common = checks["state_dp"].shared
+    assert checks["state_dp"].answer.verdict is Verdict.AGREED and not checks["state_dp"].confirms
+    assert common is not None and Ingredient.STAGE_TIMES in common
+    assert checks["cpsat"].confirms

@@ -183,7 +183,7 @@ def test_areas_that_leave_64_bits_are_counted_in_larger_units() -> None:
     for placement in Placement:
         placed = replace(instance, constraints=Constraints(placement=placement))
         best = brute_force.solve(placed)
-        for name in ("cpsat", "cpsat_atoms", "line_dp", "state_dp"):
+        for name in ("cpsat", "line_dp", "state_dp", "step_dp"):
             found = checked(placed, find_any(name).load()(placed, ONE_WORKER))
             assert found.proof is not Proof.OPTIMAL or found.objective == best.objective, name
 

@@ -22,10 +22,8 @@ AT_ONCE = ("naive_model_parallel", "data_parallel", "one_weird_trick")
 BEST = (
     "auto",
     "cpsat",
-    "cpsat_atoms",
     "cpsat_types",
     "state_dp",
-    "paced_dp",
     "period_dp",
     "step_dp",
     "reduced_dp",
@@ -66,7 +64,7 @@ def instance_named(name: str) -> Instance:
         training = Training(global_batch=4, micro_batches=4, schedule=Schedule.ZERO_BUBBLE_H1)
         stages = Constraints(stages_at_least=3, stages_at_most=3)
         return replace(example(), training=training, goals=(Goal.STEP_TIME,), constraints=stages)
-    goals = {"paced_dp": Goal.ITERATION_TIME, "reduced_dp": Goal.ITERATION_TIME, "step_dp": Goal.STEP_TIME}
+    goals = {"reduced_dp": Goal.ITERATION_TIME, "step_dp": Goal.STEP_TIME}
     return example(goals.get(name, Goal.BOTTLENECK))
 
 

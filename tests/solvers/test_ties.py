@@ -107,7 +107,7 @@ def test_weights_of_three_layers_are_copied_by_every_stage_but_the_first() -> No
     assert [stage.memory.weights for stage in evaluate(instance, Plan(joined)).stages] == [80, 80]
 
 
-@pytest.mark.parametrize("name", ["cpsat", "cpsat_atoms", "state_dp"])
+@pytest.mark.parametrize("name", ["cpsat", "state_dp", "step_dp"])
 def test_without_copies_the_answer_would_be_another(name: str) -> None:
     """The embedding and a block fill one device, two blocks and a head the other; a copy has no room."""
     card = mesh(1, 1).nodes["s0"]["server"].device_class
@@ -137,7 +137,7 @@ def tied_instances(draw: st.DrawFn) -> Instance:
 @given(tied_instances())
 def test_every_method_agrees_with_brute_force(instance: Instance) -> None:
     best = truth(instance)
-    for name in ("cpsat", "cpsat_atoms", "line_dp", "state_dp"):
+    for name in ("cpsat", "line_dp", "state_dp", "step_dp"):
         try:
             found = checked(instance, find_solver(name).load()(instance, ONE))
         except ValueError:

@@ -322,9 +322,7 @@ def _form_limit(at: Drawing) -> dict[str, object]:
 
 
 def _solver(at: Drawing) -> object:
-    return at.choice.choice(
-        ["auto", "auto", "auto", "cpsat", "cpsat_atoms", "state_dp", "line_dp", "paced_dp", "step_dp"]
-    )
+    return at.choice.choice(["auto", "auto", "auto", "cpsat", "state_dp", "line_dp", "step_dp"])
 
 
 RULES: Mapping[str, Rule] = MappingProxyType(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pipecut.formulation.problem.training import Training
+from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.game import Game, play
 from pipecut.solvers.step_time.bounds.paths import PassPath
 from pipecut.solvers.step_time.bounds.spans import Index, Spans
@@ -47,7 +48,7 @@ class Boxes:
     spans; then ``small`` boxes are done with, though no bound of them is above the limit.
     """
 
-    training: Training
+    training: Training | Formula
     taken: Index
     most_ns: int
     fine: Spans

@@ -1,26 +1,31 @@
 """The columns in which the layers of a stage are added up, and the passes that these sums make.
 
-Where times add up the columns are the passes. Where communication hides behind computing (``StageTime.OVERLAP``)
-a pass of a stage takes the larger of two sums, so its computing and its communicating are added up apart, and what
-is computed again before a backward pass apart from that. No such pass is a sum over layers, but none is below the
-sum of either side: those are its bounds, for which not every form needs to be looked at.
+By the formula (:class:`Formula`) a stage takes its time in one pass, which is the forward one here: the backward
+pass and the synchronisation take nothing. As executed they are passes of their own. Where times add up the columns
+are the passes. Where communication hides behind computing (``StageTime.OVERLAP``) a pass of a stage takes the
+larger of two sums, so its computing and its communicating are added up apart, and what is computed again before a
+backward pass apart from that. No such pass is a sum over layers, but none is below the sum of either side: those
+are its bounds, for which not every form needs to be looked at.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from pipecut.formulation.costs.passes import change_parts, change_passes, layer_parts, layer_passes
 from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FormEdge
 from pipecut.formulation.problem.options import StageTime
 from pipecut.formulation.problem.precision import Copy
+from pipecut.formulation.problem.training import Schedule
 
 FORWARD, BACKWARD, SYNC, WEIGHTS = 0, 1, 2, 3
 """The passes of a stage: forward, backward (with what it computes again), synchronisation once a step.
@@ -31,6 +36,31 @@ COLUMNS = 3
 """Passes without halves."""
 
 
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """What a goal is by its formula: ``once`` the latency, the slowest stage or boundary ``often`` times in all.
+
+    The latency, which is all stages and boundaries in a row, has the slowest in it: this counts ``often - once``
+    times more. A plan takes at least ``often`` times each of its stages and boundaries.
+    """
+
+    once: int
+    often: int
+
+    @staticmethod
+    def of(instance: Instance) -> Formula | None:
+        """Return what the first goal of an instance is made of; None for one that no such formula says."""
+        goal, training = instance.goals[0], instance.training
+        many = training.micro_batches
+        if goal is Goal.BOTTLENECK:
+            return Formula(0, 1)
+        if goal is not Goal.ITERATION_TIME:
+            return None
+        if training.schedule is Schedule.NAIVE:
+            return Formula(many, many)
+        return Formula(1 if training.schedule.flushes else 0, many)
+
+
 class PassColumns(Protocol):
     """How passes are made of sums over layers and changes of layout; every method takes rows of numbers.
 
@@ -38,18 +68,6 @@ class PassColumns(Protocol):
     """
 
     width: int
-
-    def of_layer(
-        self, instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None
-    ) -> Sequence[int]:
-        """Return what a layer adds to each column."""
-        ...
-
-    def of_change(
-        self, instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
-    ) -> Sequence[int]:
-        """Return what a change of layout adds to each column."""
-        ...
 
     def passes(self, sums: Times) -> Times:
         """Return the passes that sums make; of a part of a stage they are no more than those of the whole."""
@@ -75,7 +93,23 @@ class PassColumns(Protocol):
         ...
 
 
-def columns_of(instance: Instance) -> PassColumns:
+class PricedColumns(PassColumns, Protocol):
+    """Columns that are priced layer by layer."""
+
+    def of_layer(
+        self, instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None
+    ) -> Sequence[int]:
+        """Return what a layer adds to each column."""
+        ...
+
+    def of_change(
+        self, instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
+    ) -> Sequence[int]:
+        """Return what a change of layout adds to each column."""
+        ...
+
+
+def columns_of(instance: Instance) -> PricedColumns:
     """Return the columns of an instance."""
     halves = instance.training.schedule.in_halves
     if instance.cost.stage_time is StageTime.OVERLAP:
@@ -95,6 +129,34 @@ def compared(passes: Times) -> Times:
     if last == WEIGHTS:
         own[:, BACKWARD] -= own[:, WEIGHTS]
     return own
+
+
+class OfFormula:
+    """A stage takes what it computes and what it communicates, or the longer of the two; a column for each."""
+
+    width = 2
+
+    def __init__(self, *, overlap: bool) -> None:
+        self._overlap = overlap
+
+    def passes(self, sums: Times) -> Times:
+        """Return the time of the stage as its forward pass."""
+        time = sums.max(axis=-1) if self._overlap else sums.sum(axis=-1)
+        return np.stack([time, np.zeros_like(time), np.zeros_like(time)], axis=-1)
+
+    def below(self, often: Sequence[int]) -> Times:
+        """Return both columns together, or each by itself."""
+        many = often[FORWARD]
+        return np.array([[many, 0], [0, many]] if self._overlap else [[many, many]], dtype=np.int64)
+
+    def compared(self, sums: Times) -> Times:
+        """Return what is communicated: what is computed is the same in all forms."""
+        return sums[:, 1:]
+
+    def within(self, passes: Sequence[int]) -> tuple[Times, Times]:
+        """Return what is below the time of the stage."""
+        rows = self.below((1, 0, 0))
+        return rows, np.full(len(rows), passes[FORWARD], dtype=np.int64)
 
 
 class Added:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.problem.training import Training
+from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.paths import BACKWARD, FORWARD, ROWS, PassPath, longest_path
 from pipecut.solvers.step_time.bounds.simplex import most_worth
 from pipecut.solvers.step_time.bounds.sums import NEVER_NS, LeastPlan, Sums
@@ -64,7 +65,7 @@ class Game:
         """How often the paths go through each pass, together."""
         return _often(self.weights)
 
-    def within(self, most_ns: int, training: Training, turns: int) -> Game | None:
+    def within(self, most_ns: int, training: Training | Formula, turns: int) -> Game | None:
         """Play on with what is left of the plans."""
         answers = [answer for _, answer in self.answers]
         return play(self.sums, training, most_ns, self.more, answers, turns)
@@ -72,7 +73,7 @@ class Game:
 
 def play(
     sums: Sums,
-    training: Training,
+    training: Training | Formula,
     most_ns: int,
     paths: tuple[PassPath, ...] = (),
     answers: list[LeastPlan] | None = None,
@@ -123,7 +124,7 @@ def _kept(known: list[PassPath], best: Weights) -> tuple[PassPath, ...]:
     return (*own, *others[max(0, len(others) + len(own) - MOST_PATHS) :])
 
 
-def _first(training: Training, stages: int) -> list[PassPath]:
+def _first(training: Training | Formula, stages: int) -> list[PassPath]:
     """Return paths to begin with: for every stage one that goes through all of its passes."""
     passes = np.zeros((stages, ROWS, stages))
     passes[:, [FORWARD, BACKWARD]] = 1
@@ -131,7 +132,7 @@ def _first(training: Training, stages: int) -> list[PassPath]:
     return [_path(training, one) for one in passes]
 
 
-def _path(training: Training, passes: Shares) -> PassPath:
+def _path(training: Training | Formula, passes: Shares) -> PassPath:
     return longest_path(training, passes)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.formulation.problem.training import Training
+from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.game import Game, play
 from pipecut.solvers.step_time.bounds.pairs import Pairs, pairs_of
 from pipecut.solvers.step_time.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, SYNC
@@ -130,7 +131,7 @@ def _stages(rest: Rest) -> list[int]:
     return [stages for stages in found if stages >= rest.spans.least_stages]
 
 
-def mixture(sums: Sums, training: Training, most_ns: int, rounds: int = ROUNDS) -> Mixture | None:
+def mixture(sums: Sums, training: Training | Formula, most_ns: int, rounds: int = ROUNDS) -> Mixture | None:
     """Return a bound of all plans of these stages that take at most so long, None if there are none.
 
     Raises StoppedError after the deadline. Cost: some tens of sums over all plans.
@@ -142,7 +143,9 @@ def mixture(sums: Sums, training: Training, most_ns: int, rounds: int = ROUNDS) 
     return None if game is None else Mixture.of(game, most_ns)
 
 
-def mixtures_of(rest: Rest, least: Times, training: Training, deadline: Deadline) -> list[Mixture] | None:
+def mixtures_of(
+    rest: Rest, least: Times, training: Training | Formula, deadline: Deadline
+) -> list[Mixture] | None:
     """Return bounds for the numbers of stages of plans within the limit of the rest; None for too many stages.
 
     Stages that are in no such plan are no longer ``useful``. Raises StoppedError after the deadline.

@@ -18,8 +18,9 @@ from pipecut.formulation.limits import in_time
 from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import StageTime
 from pipecut.formulation.problem.precision import Copy
-from pipecut.solvers.step_time.bounds.columns import PassColumns, columns_of
+from pipecut.solvers.step_time.bounds.columns import Formula, OfFormula, PassColumns, PricedColumns, columns_of
 
 HELD, WORKING = -2, -1
 """Behind the columns of a row, where memory may run out: bytes that are held, and the largest working set."""
@@ -30,13 +31,16 @@ class PassTables:
     """Times in ns: ``layers[k, l, form, column]``, FORBIDDEN for no such form; ``changes[k, e, s, t, column]``.
 
     ``copies[e, l][k, form, column]`` is what layer l takes beside that in a stage that starts behind layer e, of
-    whose weights it has a copy.
+    whose weights it has a copy. A plan takes at least ``often`` times the passes of each of its stages;
+    ``formula`` is what it is made of where that is no step as executed.
     """
 
     columns: PassColumns
     layers: Times
     changes: Times
     copies: Mapping[tuple[int, int], Times]
+    often: int
+    formula: Formula | None = None
 
     def told_apart(self, tables: Tables) -> Tables:
         """Return the tables with passes in place of sums, so that what differs in any pass is not taken for alike.
@@ -56,7 +60,7 @@ class PassTables:
     def of_kinds(self, kinds: NDArray[np.int64]) -> PassTables:
         """Return the tables of some kinds."""
         copies = {ends: copy[kinds] for ends, copy in self.copies.items()}
-        return PassTables(self.columns, self.layers[kinds], self.changes[kinds], copies)
+        return replace(self, layers=self.layers[kinds], changes=self.changes[kinds], copies=copies)
 
 
 def pass_tables(tables: Tables) -> PassTables:
@@ -75,10 +79,23 @@ def pass_tables(tables: Tables) -> PassTables:
             layers[at, layer] = known[key]
         if kind.inner is not None:
             _fill_changes(columns, instance, kind, changes[at])
-    return PassTables(columns, layers, changes, _copies(columns, tables, layers))
+    return PassTables(columns, layers, changes, _copies(columns, tables, layers), instance.training.micro_batches)
 
 
-def _copies(columns: PassColumns, tables: Tables, layers: Times) -> Mapping[tuple[int, int], Times]:
+def formula_tables(tables: Tables, formula: Formula) -> PassTables:
+    """Return what layers take by a formula, which tables of costs say already."""
+
+    def sent(times: Times) -> Times:
+        return np.stack([np.zeros_like(times), times], axis=-1)
+
+    layers = sent(tables.inside)
+    layers[..., 0] = np.where(tables.inside < FORBIDDEN, tables.compute[:, :, None], FORBIDDEN)
+    copies = {ends: sent(copy) for ends, copy in tables.copies.items()}
+    overlap = tables.instance.cost.stage_time is StageTime.OVERLAP
+    return PassTables(OfFormula(overlap=overlap), layers, sent(tables.between), copies, formula.often, formula)
+
+
+def _copies(columns: PricedColumns, tables: Tables, layers: Times) -> Mapping[tuple[int, int], Times]:
     """Return what layers take with their copies, less what they take alone."""
     found: dict[tuple[int, int], Times] = {}
     for layer, copy in enumerate(tables.instance.copies):
@@ -93,7 +110,7 @@ def _copies(columns: PassColumns, tables: Tables, layers: Times) -> Mapping[tupl
 
 
 def _of_layer(
-    columns: PassColumns,
+    columns: PricedColumns,
     instance: Instance,
     kind: GroupKind,
     layer: int,
@@ -107,7 +124,7 @@ def _of_layer(
     return found
 
 
-def _fill_changes(columns: PassColumns, instance: Instance, kind: GroupKind, into: Times) -> None:
+def _fill_changes(columns: PricedColumns, instance: Instance, kind: GroupKind, into: Times) -> None:
     known, forms = dict[Hashable, Times](), range(into.shape[1])
     for at, edge in enumerate(instance.form_edges):
         named = edge.consumer in instance.demands.recompute_layers

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers.step_time.bounds.columns import Formula
 
 FORWARD, BACKWARD, ACTIVATION, GRADIENT, SYNC = range(5)
 ROWS = 5
@@ -43,13 +44,16 @@ def warm_ups(training: Training, stages: int) -> list[int]:
     return [many - 1 for many in training.warm_ups(stages)]
 
 
-def longest_path(training: Training, passes: NDArray[np.float64]) -> PassPath:
+def longest_path(training: Training | Formula, passes: NDArray[np.float64]) -> PassPath:
     """Return a longest path of a step with these passes, ``passes[row, stage]``, under a schedule with a flush.
 
-    Where every stage chooses its warm-up, of those that there are with any of them (:func:`_path_of_any`).
+    Where every stage chooses its warm-up, of those that there are with any of them (:func:`_path_of_any`). By a
+    formula what it counts is the path.
 
     Cost: stages times micro-batches.
     """
+    if isinstance(training, Formula):
+        return _path_of_formula(training, passes)
     rows: list[list[float]] = passes.tolist()
     if training.chooses_warm_ups:
         return _path_of_any(rows, training.micro_batches)
@@ -80,6 +84,17 @@ def _path_of_any(rows: list[list[float]], count: int) -> PassPath:
         ((0, count - 1 if stage > last else count),) if 0 < stage <= busy else () for stage in range(len(pairs))
     ]
     return PassPath(length, often, tuple(visits))
+
+
+def _path_of_formula(formula: Formula, passes: NDArray[np.float64]) -> PassPath:
+    """Return all stages and boundaries ``once``, and the slowest of them as many times more as it counts."""
+    often = np.full(passes.shape, formula.once, dtype=np.int64)
+    parts = np.stack([passes[[FORWARD, BACKWARD]].sum(axis=0), passes[[ACTIVATION, GRADIENT]].sum(axis=0)])
+    parts[1, -1] = 0  # nothing lies behind the last stage
+    boundary, slowest = np.unravel_index(int(parts.argmax()), parts.shape)
+    often[[ACTIVATION, GRADIENT] if boundary else [FORWARD, BACKWARD], slowest] = formula.often
+    often[[ACTIVATION, GRADIENT], -1] = often[SYNC] = 0
+    return PassPath(float((often * passes).sum()), often, ((),) * passes.shape[1])
 
 
 Ends = list[list[float]]

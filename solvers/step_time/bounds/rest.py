@@ -9,7 +9,9 @@ For a limit T on the step, slot by slot and for every end and place:
   those before it.
 
 Synchronisations are in neither: that of a stage runs beside the drain of those before it. A stage by itself,
-though, takes ``M p + sync <= T``. Stages that do not fit to all of these are in no plan within T.
+though, takes ``M p + sync <= T``. By a formula the sums of what is in a row count ``Spans.once`` each, M is
+``Spans.micro_batches``, and a boundary takes ``Spans.queued`` times what it takes once. Stages that do not fit to
+all of these are in no plan within T.
 """
 
 from __future__ import annotations
@@ -122,13 +124,15 @@ class Rest:
 
     def _least(self, slot: int, put: _Put) -> Times:
         """Return the least until stages have done their last backward passes, by what is behind them."""
-        stop = self._bands[slot].stop[put.row]
+        stop, spans = self._bands[slot].stop[put.row], self.spans
+        own = spans.micro_batches * put.pace
         if slot:
             arriving = self.behind[slot - 1, self.ways.source[put.way], stop]
-            arriving = arriving + self.spans.boundaries.both[self.ways.link[put.way], stop]
+            crossed = spans.boundaries.both[self.ways.link[put.way], stop]
+            arriving, own = arriving + spans.once * crossed, np.maximum(own, spans.queued * crossed)
         else:
             arriving = np.where(stop == self.behind.shape[2] - 1, 0, NEVER_NS)
-        return np.maximum(self.spans.micro_batches * put.pace, put.pace + arriving)
+        return np.maximum(own, spans.once * put.pace + arriving)
 
     def _look_back(self, slot: int) -> None:
         ways, known = self.ways, np.zeros(len(self.ways), dtype=np.int64)
@@ -156,7 +160,8 @@ class Rest:
             way, row = put.way[fits], put.row[fits]
             useful[ways.kind[way], bands.first[row], bands.stop[row]] = True
             if slot:
-                value = (before + put.pace)[fits] + both[ways.link[way], bands.stop[row]]
+                crossed = both[ways.link[way], bands.stop[row]]
+                value = before[fits] + self.spans.once * (put.pace[fits] + crossed)
                 np.minimum.at(self.ahead[slot - 1], (ways.source[way], bands.stop[row]), value)
 
 

@@ -54,6 +54,9 @@ class Spans:
     slot the warm-ups that its stages may have, each told by a slot that has it if nothing is chosen, whose rule is
     ``rule_of`` it; ``rules`` are those of the least. ``place[i]`` is the first place of block i. ``rays``: more
     proportions of passes, if known.
+
+    A plan takes at least ``micro_batches`` times each pace, ``once`` all paces and boundaries in a row, and where
+    boundaries have queues ``queued`` times each of these.
     """
 
     pace: Times
@@ -65,6 +68,8 @@ class Spans:
     boundaries: Boundaries
     place: Index
     micro_batches: int
+    once: int = 1
+    queued: int = 0
     least_stages: int = 1
     rays: Rays | None = None
 
@@ -125,8 +130,7 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
 
     Raises ValueError and TooLargeError as ``solvers.reference.algorithm_1.StageTimes.of`` does.
     """
-    training = tables.instance.training
-    micro_batches = training.micro_batches
+    training, formula, micro_batches = tables.instance.training, passes.formula, passes.often
     whole = (micro_batches, micro_batches, 1)
     pace = least_times(tables, passes, PACE, space)
     atoms = atom_tables(pace.tables, space, pace)
@@ -134,7 +138,7 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
     counts = stage_counts(tables.instance)
     slots = range(max(1, counts.stop - 1))
     warm_ups = [range(slot, slot + 1) for slot in slots]
-    if training.chooses_warm_ups:
+    if training.chooses_warm_ups and formula is None:
         # A last stage answers earliest with a warm-up of 1: from the arrival of micro-batch j to the end of its
         # backward pass k it does both passes of j to k with any, and with 1 the latest of these sums is the end.
         warm_ups[1:] = [range(min(slot, micro_batches - 1), micro_batches) for slot in slots[1:]]
@@ -153,6 +157,8 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
         boundaries=_boundaries(tables, space.places),
         place=stops,
         micro_batches=micro_batches,
+        once=1 if formula is None else formula.once,
+        queued=0 if formula is None else formula.often,
         least_stages=counts.start if counts else len(slots) + 1,
     )
 

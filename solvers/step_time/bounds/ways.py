@@ -50,15 +50,19 @@ class Ways:
 def ways_of(tables: Tables, space: StateSpace) -> Ways:
     """Write out all ways. Raises TooLargeError for too many. Cost: steps x nodes of a state x links."""
     receiver = tables.instance.cost.boundary_charge is BoundaryCharge.RECEIVER
+    # Nodes of a state whose servers have the same links to all others are the same to what is put before them.
+    first: dict[tuple[int, int], int] = {}
+    keys = zip(space.node_state.tolist(), space.alike[space.node_servers].tolist(), strict=True)
+    same = [first.setdefault(key, node) for node, key in enumerate(keys)]
     by_state: dict[int, list[int]] = {}
-    for node, state in enumerate(space.node_state.tolist()):
+    for (state, _), node in first.items():
         by_state.setdefault(state, []).append(node)
     ends: dict[tuple[int, int], int] = {}
     rows: dict[tuple[int, ...], tuple[int, int]] = {}
     empty = set(space.empty.tolist())
 
     def end(node: int, front: int) -> int:
-        return ends.setdefault((node, front if receiver else NOTHING), len(ends))
+        return ends.setdefault((same[node], front if receiver else NOTHING), len(ends))
 
     for kinds, state, servers, node, place in in_time(_steps(space), tables.deadline):
         fronts = {NOTHING, *(space.joined[:, space.node_servers[node]].tolist() if receiver else [])}
@@ -75,9 +79,9 @@ def ways_of(tables: Tables, space: StateSpace) -> Ways:
             )
     table = np.array([(*key, *value) for key, value in rows.items()], dtype=np.int64).reshape(len(rows), 7)
     nodes = np.array([node for node, _ in ends], dtype=np.int64)
-    first = np.array([front == NOTHING for _, front in ends], dtype=np.bool_)
+    unfetched = np.array([front == NOTHING for _, front in ends], dtype=np.bool_)
     kind, source, target, link, front, place, state = table.T
-    return Ways(kind, source, target, link, front, place, state, nodes, space.complete[nodes] & first)
+    return Ways(kind, source, target, link, front, place, state, nodes, space.complete[nodes] & unfetched)
 
 
 def _steps(space: StateSpace) -> Iterator[tuple[tuple[int, ...], int, int, int, int]]:

@@ -25,9 +25,9 @@ from pipecut.formulation.problem.modes import ONE_COPY, Mode, modes
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.ingest.plans.plan_file import plan_of, plan_to_dict
 from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.dynamic.iteration_time import solver as paced
 from pipecut.solvers.dynamic.states import solver as states
 from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.step_time import solver as suffixes
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import sharded_kinds
 from tests.laws import so_many
@@ -148,7 +148,7 @@ SOLVERS = {
     "line_dp": line_dp.solve,
     "state_dp": states.solve,
     "cpsat": layered.solve,
-    "paced_dp": paced.solve,
+    "step_dp": suffixes.solve,
 }
 
 
@@ -167,7 +167,7 @@ def test_every_solver_hands_modes_on_whole(name: str, monkeypatch: pytest.Monkey
         monkeypatch.setattr(f"{module}.modes", painted)
     constraints = Constraints(tensor_parallel_degrees=(1, 2), recompute=Recompute.ALLOWED)
     instance = replace(TWO_LAYERS, constraints=constraints)
-    if name == "paced_dp":
+    if name == "step_dp":
         instance = replace(instance, goals=(Goal.ITERATION_TIME,))
     assert all(isinstance(GroupKind.of(instance, one).mode, Painted) for one in Group.possible(instance))
     plan = solve(instance, Limits(workers=1)).plan

@@ -33,12 +33,9 @@ from tests.solvers.cpsat.test_blocks import choosing, whole_stages
 ONE = Limits(workers=1)
 GOALS = {
     "state_dp": [Goal.BOTTLENECK],
-    "cpsat_atoms": [Goal.BOTTLENECK, Goal.COST, Goal.DEVICES],
-    "paced_dp": [Goal.ITERATION_TIME],
 }
 
 
-@pytest.mark.few("cpsat_atoms")
 @pytest.mark.parametrize("name", GOALS)
 def test_a_method_on_atoms_chooses_as_brute_force_does(name: str) -> None:
     entry = find_solver(name)
@@ -54,7 +51,7 @@ def test_a_method_on_atoms_chooses_as_brute_force_does(name: str) -> None:
     agrees()
 
 
-@pytest.mark.parametrize("name", ["state_dp", "paced_dp", "cpsat_atoms"])
+@pytest.mark.parametrize("name", ["state_dp"])
 def test_blocks_are_refused_by_name_where_backward_passes_are_in_halves(name: str) -> None:
     instance = instance_of(chain([matrix("a", 10), matrix("b", 10)], [10]), mesh(1))
     constraints = Constraints(memory=True, recompute=Recompute.BLOCKS, stages_at_least=1, stages_at_most=1)

@@ -57,8 +57,8 @@ def test_a_small_model_is_asked_first_and_a_programme_checks_it(instance: Instan
     [
         (["constraints.memory=false"], Goal.BOTTLENECK, "line_dp"),
         ([], Goal.BOTTLENECK, "state_dp"),
-        ([], Goal.ITERATION_TIME, "paced_dp"),
-        ([RECEIVER], Goal.BOTTLENECK, "cpsat_atoms"),
+        ([], Goal.ITERATION_TIME, "step_dp"),
+        ([RECEIVER], Goal.BOTTLENECK, "step_dp"),
         (UNSEEN, Goal.BOTTLENECK, "cpsat"),
         ([], Goal.MEMORY, "cpsat"),
     ],
@@ -84,7 +84,7 @@ def test_goals_are_decided_each_by_who_sees_them(instance: Instance, monkeypatch
         assert found.solver == "state_dp" and found.proof is Proof.OPTIMAL
         assert [one.value for one in found.claims] == [one.value for one in by_model.claims]
     assert any(note.startswith("devices: state_dp: states ") for note in found.notes)
-    assert "devices: cpsat_atoms was asked instead" in found.notes
+    assert "devices: cpsat was asked instead" in found.notes
 
 
 def test_who_does_not_end_is_named_and_another_is_asked(
@@ -100,7 +100,7 @@ def test_who_does_not_end_is_named_and_another_is_asked(
     monkeypatch.setattr(catalogue, "SOLVERS", SOLVERS)
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("state_dp", silent))
     found = plan(instance, Limits(time_limit_s=60))
-    assert found.solver == "cpsat_atoms" and found.notes[0].startswith("state_dp has not proved it after ")
+    assert found.solver == "step_dp" and found.notes[0].startswith("state_dp has not proved it after ")
 
 
 def test_a_plan_of_one_and_the_bound_of_another_are_a_proof(instance: Instance) -> None:
@@ -128,7 +128,7 @@ def test_what_is_not_proved_says_what_to_try(scenario: Path, monkeypatch: pytest
     reason = find_solver("state_dp").accepts(instance).reason
     assert "boundary_charge" in reason
     assert tries[0] == f"to try: the instance without what state_dp does not see ({reason})"
-    assert tries[1].startswith("to try: the instance without what cpsat_atoms does not see (atoms know what")
+    assert tries[1].startswith("to try: the instance without what step_dp does not see (step_dp knows what")
     assert tries[2].startswith("to try: fewer than 4 places to cut") and "kinds of device groups" in tries[3]
     assert len(tries) == 4
     one = plan(load_scenario(scenario).load(), Limits(time_limit_s=1e-9), find_solver("cpsat")).notes

@@ -69,8 +69,8 @@ def test_a_proof_of_a_programme_is_compared_with_the_model(instance: Instance, n
 
 
 def on_layers() -> tuple[SolverEntry, ...]:
-    """The catalogue without the models on atoms and on types, which are small where the one on layers is large."""
-    return tuple(one for one in SOLVERS if one.name not in ("cpsat_atoms", "cpsat_types"))
+    """The catalogue without the model on types, which is small where the one on layers is large."""
+    return tuple(one for one in SOLVERS if one.name != "cpsat_types")
 
 
 def test_where_the_model_is_too_large_a_certificate_is_the_second_proof(
@@ -78,14 +78,11 @@ def test_where_the_model_is_too_large_a_certificate_is_the_second_proof(
 ) -> None:
     monkeypatch.setattr(checked_solve, "LARGEST_BYTES", 0)
     monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
-    assert plan(instance, Limits(), find_any("line_dp")).checks[-1] == SAME_OPTIMUM.format(
-        find_solver("cpsat_atoms").summary
-    )
     monkeypatch.setattr(catalogue, "SOLVERS", on_layers())
     notes = plan(instance, Limits(), find_any("line_dp")).checks
     assert notes[-1] == SAME_OPTIMUM.format("a certificate, checked without a solver,")
     step = replace(instance, goals=(Goal.ITERATION_TIME,))
-    notes = plan(step, Limits(), find_any("paced_dp")).checks
+    notes = plan(step, Limits(), find_any("step_dp")).checks
     assert notes[-1] == "not cross-checked: the model of cpsat is too large to prove it again"
 
 
@@ -139,8 +136,8 @@ def test_a_second_method_that_says_nothing_is_said(instance: Instance, monkeypat
     [
         (["cluster.devices.card.memory=6 MB", *SLOW_NETWORK], (Goal.BOTTLENECK,), "state_dp"),
         (["constraints.placement=free"], (Goal.BOTTLENECK,), "state_dp"),
-        ([], (Goal.ITERATION_TIME,), "paced_dp"),
-        ([], (Goal.ITERATION_TIME, Goal.DEVICES), "paced_dp"),
+        ([], (Goal.ITERATION_TIME,), "step_dp"),
+        ([], (Goal.ITERATION_TIME, Goal.DEVICES), "step_dp"),
         (["constraints.memory=false"], (Goal.BOTTLENECK,), "line_dp"),
     ],
 )

@@ -18,8 +18,8 @@ from pipecut.solvers.choices.neighbours import narrower, narrower_plan
 from pipecut.solvers.reduce.solver import accepts
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import has_groups
-from tests.solvers.dynamic.test_paced import paced
 from tests.solvers.reduce.test_reduced import QUIET, repeated
+from tests.solvers.step_time.test_formula import paced
 
 SEEN = mock.patch("pipecut.solvers.choices.neighbours.is_reduced", lambda one: accepts(one).takes)
 """However small an instance is, the reduction is asked about it."""

@@ -255,7 +255,7 @@ def test_a_second_method_is_asked_about_every_number() -> None:
     """The chosen number is checked first, then the others: it is said by whom."""
 
     def alone(one: Instance, limits: Limits) -> Outcome:
-        return plan(one, limits, find_any("paced_dp"), cross_check=False)
+        return plan(one, limits, find_any("step_dp"), cross_check=False)
 
     _, unchecked = decide(three_products((1, 3, 4)), alone, Limits())
     assert unchecked.notes[-1].endswith("nothing better with 1, 3") and unchecked.checks == ()
@@ -270,12 +270,12 @@ def test_a_number_that_is_given_up_wrongly_is_found_out() -> None:
 
     def blind_to_four(one: Instance, limits: Limits) -> Outcome:
         if one.training.micro_batches == 4:
-            return Outcome("paced_dp", Proof.UNKNOWN, bound=limits.below or 10**9)
-        return plan(one, limits, find_any("paced_dp"))
+            return Outcome("step_dp", Proof.UNKNOWN, bound=limits.below or 10**9)
+        return plan(one, limits, find_any("step_dp"))
 
     instance = three_products((3, 4))
     assert decide(instance, blind_to_four, Limits())[0].training.micro_batches == 3
-    with pytest.raises(FalseClaimError, match=r"paced_dp claims that no plan is below .*, but cpsat has a plan"):
+    with pytest.raises(FalseClaimError, match=r"step_dp claims that no plan is below .*, but cpsat has a plan"):
         decide(instance, blind_to_four, Limits(), cross_check=True)
 
 

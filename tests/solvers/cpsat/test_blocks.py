@@ -148,9 +148,7 @@ def test_a_plan_says_in_its_file_which_blocks_it_computes_again() -> None:
             "cpsat",
             "brute_force",
             "state_dp",
-            "paced_dp",
             "reduced_dp",
-            "cpsat_atoms",
             "cpsat_types",
         ):
             assert "constraints.recompute is 'blocks'" in other.accepts(instance).reason, other.name

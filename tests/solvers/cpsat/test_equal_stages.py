@@ -14,7 +14,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.cpsat.on_atoms import solver as on_atoms
+from pipecut.solvers.step_time import solver as suffixes
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
 from tests.laws import so_many
@@ -45,8 +45,8 @@ def equal(draw: st.DrawFn) -> Instance:
 def test_the_model_finds_what_trying_every_plan_finds(instance: Instance) -> None:
     found, expected = (checked(instance, one.solve(instance, ONE)) for one in (layered, brute_force))
     assert (found.proof, found.objective) == (expected.proof, expected.objective)
-    if on_atoms.accepts(instance).takes:
-        other = checked(instance, on_atoms.solve(instance, ONE))
+    if suffixes.accepts(instance).takes:
+        other = checked(instance, suffixes.solve(instance, ONE))
         assert (other.proof, other.objective) == (expected.proof, expected.objective)
     if found.plan is not None:
         assert len({(stage.group.devices, stage.group.replicas) for stage in found.plan.stages}) == 1

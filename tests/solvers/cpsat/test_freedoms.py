@@ -99,7 +99,7 @@ def test_the_declarative_model_knows_what_waits_for_weights(
     servers = (replace(one, device_class=replace(one.device_class, memory_bytes=room)) for one in instance.servers)
     instance = on_servers(instance, tuple(servers))
     best = brute_force.solve(instance)
-    for entry in map(find_solver, ("cpsat", "cpsat_atoms")):
+    for entry in map(find_solver, ("cpsat", "step_dp")):
         if entry.accepts(instance).proves:
             found = checked(instance, solve_in_order(instance, entry.load(), ONE))
             assert (found.proof, found.objective) == (best.proof, best.objective)

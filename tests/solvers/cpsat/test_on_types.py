@@ -34,8 +34,8 @@ from pipecut.solvers.reduce.programme import Cell
 from tests.generators import cluster_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
-from tests.solvers.dynamic.test_paced import paced
 from tests.solvers.reduce.test_reduced import repeated
+from tests.solvers.step_time.test_formula import paced
 from tests.solvers.test_stopped_anywhere import example
 
 ONE = Limits(workers=1)

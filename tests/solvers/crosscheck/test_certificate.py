@@ -331,7 +331,7 @@ def test_no_label_knows_what_a_stage_keeps_under_zero_bubble_h1() -> None:
     training = Training(global_batch=2, micro_batches=2, schedule=Schedule.ZERO_BUBBLE_H1)
     instance = replace(instance_of(layers, mesh(1, 1), training=training), constraints=Constraints(memory=True))
     assert "number of all stages" in (certifiable(instance) or "")
-    for name in ("cpsat", "cpsat_atoms", "state_dp"):
+    for name in ("cpsat", "state_dp", "step_dp"):
         assert "the number of stages to be said" in find_solver(name).accepts(instance).reason
     said = replace(instance, constraints=Constraints(memory=True, stages_at_least=2, stages_at_most=2))
     assert find_solver("cpsat").accepts(said).proves

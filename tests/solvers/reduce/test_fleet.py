@@ -36,8 +36,8 @@ from pipecut.solvers.reduce.word import Word
 from tests.generators import CLASSES, typed_clusters
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import has_groups
-from tests.solvers.dynamic.test_paced import paced
 from tests.solvers.reduce.test_reduced import QUIET, repeated
+from tests.solvers.step_time.test_formula import paced
 
 WIDES = st.sampled_from([1, WIDE])
 """Pipelines of few micro-batches are bounded in either way."""

@@ -19,8 +19,8 @@ from pipecut.solvers.reduce.word import Word
 from tests.examples import on_servers
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import has_groups
-from tests.solvers.dynamic.test_paced import paced
 from tests.solvers.reduce.test_reduced import QUIET, repeated
+from tests.solvers.step_time.test_formula import paced
 
 ALL = mock.patch("pipecut.solvers.reduce.stages.stand_ins", lambda priced: list(range(len(priced[0].kinds))))
 

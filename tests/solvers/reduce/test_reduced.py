@@ -29,8 +29,8 @@ from pipecut.solvers.reduce.word import Word
 from tests.generators import cluster_graphs, cost_models, layer_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
-from tests.solvers.dynamic.test_paced import paced
 from tests.solvers.search.test_fitting import blocks
+from tests.solvers.step_time.test_formula import paced
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 

@@ -29,12 +29,12 @@ def value_of(instance: Instance) -> int | None:
     return checked(instance, exhaustive.solve(instance, Limits())).objective
 
 
-@pytest.mark.parametrize("name", ["state_dp", "cpsat", "cpsat_atoms", "paced_dp"])
+@pytest.mark.parametrize("name", ["state_dp", "cpsat", "step_dp"])
 @FEW
 @given(SMALL, st.sampled_from([-1, 0, 1, 1000]))
 def test_none_below_is_no_claim_that_there_is_no_plan(name: str, instance: Instance, more: int) -> None:
     solver = find_solver(name)
-    goal = Goal.ITERATION_TIME if name == "paced_dp" else Goal.BOTTLENECK
+    goal = Goal.ITERATION_TIME if name == "step_dp" else Goal.BOTTLENECK
     try:
         instance = replace(instance, goals=(goal,))
     except ValueError:

@@ -32,7 +32,7 @@ def named(goal: Goal, placement: Placement = Placement.LINE) -> Instance:
         ("line_dp", named(Goal.BOTTLENECK)),
         ("brute_force", named(Goal.BOTTLENECK)),
         ("state_dp", named(Goal.BOTTLENECK, Placement.FREE)),
-        ("paced_dp", named(Goal.ITERATION_TIME)),
+        ("step_dp", named(Goal.ITERATION_TIME)),
         ("cpsat", named(Goal.BOTTLENECK)),
         ("cpsat", named(Goal.MEMORY)),
         ("cpsat", named(Goal.ITERATION_TIME)),

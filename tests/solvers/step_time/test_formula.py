@@ -1,44 +1,67 @@
-"""The branch and bound for the time of a step: it finds what brute force finds, and what CP-SAT proves."""
+"""The search over suffixes for steps and bottlenecks by the formula: it finds what brute force and CP-SAT find."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.costs.tables import all_tables
 from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.executed import PipelinePasses
+from pipecut.formulation.limits import NEVER
 from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, checked
-from pipecut.formulation.problem.cluster import DeviceClass
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
-from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.dynamic.iteration_time import solver
 from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.step_time import solver
+from pipecut.solvers.step_time.bounds.columns import Formula
+from pipecut.solvers.step_time.bounds.paths import longest_path
+from pipecut.solvers.step_time.bounds.rest import rest_of
+from pipecut.solvers.step_time.bounds.spans import spans_of
+from pipecut.solvers.step_time.bounds.ways import ways_of
+from pipecut.solvers.step_time.fronts import StageFronts
+from pipecut.solvers.step_time.parts import stage_parts
+from pipecut.solvers.step_time.responses import responses
+from pipecut.solvers.step_time.search import Growth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances, layer_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
 from tests.solvers.dynamic.test_states import OWN_TIMES, cases, clusters
+from tests.solvers.step_time.test_mixtures import rows_of
+from tests.solvers.step_time.test_step_dp import pipelines
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
-def paced(instance: Instance, micro_batches: int | None = None) -> Instance:
-    """The same instance judged by the time of a step, with so many micro-batches."""
+FORMULAS = st.sampled_from([Goal.ITERATION_TIME, Goal.ITERATION_TIME, Goal.BOTTLENECK])
+
+
+def paced(instance: Instance, micro_batches: int | None = None, goal: Goal = Goal.ITERATION_TIME) -> Instance:
+    """The same instance judged by the time of a step, with so many micro-batches, or by another goal."""
     training = instance.training
     if micro_batches is not None:
         batch = training.micro_batch * micro_batches
         training = replace(training, global_batch=batch, micro_batches=micro_batches)
-    cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
-    return replace(instance, goals=(Goal.ITERATION_TIME,), training=training, cost=cost)
+    cost = replace(instance.cost, combine=Combine.MAX)
+    if cost.stage_time is StageTime.OVERLAP:
+        cost = replace(cost, boundary_charge=BoundaryCharge.LINK)
+    return replace(instance, goals=(goal,), training=training, cost=cost)
 
 
 def solved(instance: Instance) -> Outcome:
@@ -51,10 +74,11 @@ def agree(found: Outcome, best: Outcome) -> None:
 
 
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
-@given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 9))
-def test_free_choices_agree_with_brute_force(instance: Instance, micro_batches: int) -> None:
+@given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 9), FORMULAS)
+def test_free_choices_agree_with_brute_force(instance: Instance, micro_batches: int, goal: Goal) -> None:
     assume(has_groups(instance))
-    instance = paced(instance, micro_batches)
+    instance = paced(instance, micro_batches, goal)
+    assume(solver.accepts(instance).takes)
     agree(solved(instance), brute_force.solve(instance))
 
 
@@ -63,7 +87,7 @@ def staged(draw: st.DrawFn, max_layers: int = 5) -> Instance:
     """Small groups with just the memory that some plan needs: many stages, and forms that must yield."""
     graphs = layer_graphs(max_layers=max_layers, places=True)
     instance = draw(instances(layers=graphs, clusters=clusters(max_devices=4), costs=OWN_TIMES))
-    instance = paced(instance, draw(st.integers(1, 9)))
+    instance = paced(instance, draw(st.integers(1, 9)), draw(FORMULAS))
     schedule = draw(st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE]))
     constraints = Constraints(
         memory=True,
@@ -104,7 +128,7 @@ def test_places_where_nothing_may_be_cut_are_seen(
     pair = data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=2))
     constraints = replace(instance.constraints, no_cut=tuple(sorted(closed)), together=(tuple(sorted(pair)),))
     limited = replace(paced(instance, micro_batches), constraints=constraints)
-    assume(has_groups(limited))
+    assume(has_groups(limited) and solver.accepts(limited).takes)
     agree(solved(limited), brute_force.solve(limited))
 
 
@@ -116,17 +140,17 @@ def test_many_stages_often(instance: Instance) -> None:
 
 
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
-@given(cases(), st.integers(1, 9))
-def test_binding_memory_agrees_with_brute_force(instance: Instance, micro_batches: int) -> None:
-    instance = paced(instance, micro_batches)
+@given(cases(), st.integers(1, 9), FORMULAS)
+def test_binding_memory_agrees_with_brute_force(instance: Instance, micro_batches: int, goal: Goal) -> None:
+    instance = paced(instance, micro_batches, goal)
     agree(solved(instance), brute_force.solve(instance))
 
 
 @pytest.mark.slow
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
-@given(cases(max_layers=5), st.integers(1, 9))
-def test_often(instance: Instance, micro_batches: int) -> None:
-    instance = paced(instance, micro_batches)
+@given(cases(max_layers=5), st.integers(1, 9), FORMULAS)
+def test_often(instance: Instance, micro_batches: int, goal: Goal) -> None:
+    instance = paced(instance, micro_batches, goal)
     agree(solved(instance), brute_force.solve(instance))
 
 
@@ -188,6 +212,76 @@ def test_progress_is_honest(instance: Instance) -> None:
     assert stopped.objective is None or stopped.objective >= found.objective
 
 
+formulas = st.builds(lambda once, more: Formula(once, once + more), st.integers(0, 3), st.integers(1, 5))
+
+
+@settings(max_examples=so_many(200), deadline=None)
+@given(st.data(), pipelines(), formulas)
+def test_answers_and_paths_are_what_the_formula_says(
+    data: st.DataObject, passes: PipelinePasses, formula: Formula
+) -> None:
+    """Suffixes add up to the price of the whole, its path is as long, and no path of another plan is longer."""
+    rows = rows_of(replace(passes, sync_ns=(0,) * passes.stages))
+    parts = [*(rows[0] + rows[1]).tolist(), *(rows[2] + rows[3]).tolist()]
+    price = formula.once * sum(parts) + (formula.often - formula.once) * max(parts)
+    answers = responses(formula, passes.stages)
+    known = answers.last(rows[[0, 1, 4], -1:].T)
+    for at in reversed(range(passes.stages - 1)):
+        known = answers.before(known, 0, rows[[0, 1, 4], at : at + 1].T, rows[[2, 3], at : at + 1].T)
+    assert answers.leaving(known).tolist() == answers.ended(known).tolist() == [price]
+    path = longest_path(formula, rows.astype(np.float64))
+    assert path.length == price == (path.often * rows).sum()
+    other = longest_path(formula, rows_of(data.draw(pipelines(passes.stages))).astype(np.float64))
+    assert (other.often * rows).sum() <= price
+
+
+@st.composite
+def with_slow_links(draw: st.DrawFn) -> Instance:
+    """A few stages on devices of their own, whose transfers take about as long as what they compute."""
+    numbers, rates = range(draw(st.integers(3, 4))), st.sampled_from([10**9, 10**10, 10**11])
+    macs = st.sampled_from([1000, 2000, 5000])
+    layers = [replace(matrix(f"l{at}", draw(macs)), allowed_forms=(0,)) for at in numbers]
+    crossing = [draw(st.sampled_from([10, 100, 1000, 3000])) for _ in numbers[:-1]]
+    card = DeviceClass("card", 1 << 40, 10**9)
+    servers = [Server(f"s{at}", card, 1 + (at == 2), Link(draw(rates), 0)) for at in range(3)]
+    pairs = itertools.combinations(("s0", "s1", "s2"), 2)
+    cluster = cluster_graph("three", servers, [(*pair, Link(draw(rates), 0)) for pair in pairs])
+    many = draw(st.integers(1, 4))
+    training = Training(many, many, schedule=draw(st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.NAIVE])))
+    cost = replace(PLAIN, boundary_charge=draw(st.sampled_from(BoundaryCharge)))
+    found = replace(instance_of(chain(layers, crossing), cluster, cost, training), goals=(draw(FORMULAS),))
+    placement = draw(st.sampled_from(Placement))
+    return replace(found, constraints=Constraints(devices_per_stage=(1,), placement=placement))
+
+
+@settings(max_examples=so_many(120), deadline=None)
+@given(with_slow_links())
+def test_slow_links_agree_with_brute_force(instance: Instance) -> None:
+    agree(solved(instance), brute_force.solve(instance))
+
+
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
+@given(with_slow_links() | staged(max_layers=4), st.integers(0, 60))
+def test_suffixes_within_a_limit_have_all_that_keeps_to_it(instance: Instance, more: int) -> None:
+    """The bounds ahead and behind, and the search of suffixes without the bounds of boxes, lose no plan."""
+    best = brute_force.solve(instance).objective
+    assume(best is not None)
+    limit = (best or 0) * (100 + more) // 100
+    tables, space = all_tables(instance), CutSpace.of(instance)
+    parts = stage_parts(tables, space)
+    spans, ways = spans_of(tables, parts.passes, space), ways_of(tables, state_space(tables))
+    assert parts.passes.formula is not None
+    answers = responses(parts.passes.formula, len(spans.rules))
+    for rest in (rest_of(spans, ways, limit, NEVER), rest_of(spans.blocks(spans.evenly(2)), ways, limit, NEVER)):
+        assert rest.best <= (best or 0)
+    rest = rest_of(spans, ways, limit, NEVER)
+    found = list(Growth(rest, StageFronts(parts, limit), answers, None).run())
+    assert int(found[-1].least[0]) == best
+    below = (best or 0) - 1
+    better = Growth(rest_of(spans, ways, below, NEVER), StageFronts(parts, below), answers, None)
+    assert not list(better.run())
+
+
 def test_two_stages_by_hand() -> None:
     """Layers of 30 and 60 ns: one device takes 90 M, two take 90 + 60 (M - 1), without transfers."""
     training = Training(global_batch=4, micro_batches=4, schedule=Schedule.ONE_F_ONE_B)
@@ -201,9 +295,12 @@ def test_two_stages_by_hand() -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"goals": (Goal.BOTTLENECK,)}, "bottleneck"),
+        ({"goals": (Goal.COST,)}, "cost"),
         ({"cost": replace(PLAIN, combine=Combine.SUM)}, "combine"),
-        ({"cost": replace(PLAIN, boundary_charge=BoundaryCharge.RECEIVER)}, "receiver"),
+        (
+            {"cost": replace(PLAIN, boundary_charge=BoundaryCharge.RECEIVER, stage_time=StageTime.OVERLAP)},
+            "receiver",
+        ),
     ],
 )
 def test_what_is_not_seen_is_refused(change: dict[str, object], word: str) -> None:
@@ -214,7 +311,7 @@ def test_what_is_not_seen_is_refused(change: dict[str, object], word: str) -> No
 
 def test_limits_on_goals_are_refused() -> None:
     instance = paced(instance_of(chain([matrix("a", 1)], []), mesh(1)))
-    instance = replace(instance, constraints=Constraints(at_most=(GoalLimit(Goal.STAGES, 1),)))
+    instance = replace(instance, constraints=Constraints(at_most=(GoalLimit(Goal.MEMORY, 1),)))
     with pytest.raises(ValueError, match="at_most"):
         solver.solve(instance)
 

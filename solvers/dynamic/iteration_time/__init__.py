@@ -1,1 +1,0 @@
-"""The branch and bound for the time of a step: latency and bottleneck together."""
