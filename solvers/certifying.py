@@ -39,7 +39,7 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.suffixes import slots_matter
 from pipecut.solvers.dynamic.states.reach import StateReach, reach_at
 from pipecut.solvers.dynamic.states.solver import StateSearch, sizes_are_narrowed
-from pipecut.solvers.dynamic.states.states import StateSpace, state_space
+from pipecut.solvers.dynamic.states.states import state_space
 from pipecut.solvers.dynamic.tables.stage_table import StageTable
 from pipecut.solvers.reference.line import atom_tables
 from pipecut.solvers.search.incumbent import Incumbent
@@ -188,8 +188,6 @@ def search_of(instance: Instance, deadline: Deadline = NEVER) -> StateSearch:
 
 def labels_below(search: StateSearch, threshold_ns: int, *, closed: bool = True) -> Labels:
     """Return the labels for a threshold that the search has answered with no."""
-    if not isinstance(search.space, StateSpace):
-        raise TypeError("labels are by state, and servers of this search are counts")
     reach = reach_at(search.space, search.table, threshold_ns, thorough=True, closed=closed)
     if reach is None:
         raise StoppedError

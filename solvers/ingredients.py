@@ -156,13 +156,6 @@ class Ingredient(enum.Enum):
             "pipecut.solvers.dynamic.states.solver",
         ),
     )
-    COUNTS = (
-        "alike servers as counts",
-        tuple(
-            f"pipecut.solvers.dynamic.counts.{name}"
-            for name in ("layouts", "packing", "paths", "reach", "unslotted")
-        ),
-    )
     PERIODS = (
         "least excesses over a period",
         (
@@ -279,7 +272,7 @@ _REDUCED = (*_TABLES, I.MEMORY_TABLES, I.SUMS, I.ATOMS, I.REDUCED)
 METHODS: dict[str, Method] = {
     "cpsat": _method(*_MODEL, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
     "line_dp": _method(*_TABLES, I.STAGE_TIMES, I.STAGE_FORMS, I.LINE_PROGRAMME),
-    "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.COUNTS, proposed_by=(I.FIRST_PLAN,)),
+    "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, proposed_by=(I.FIRST_PLAN,)),
     "period_dp": _method(
         *_TABLES,
         *(one for one in _STAGES if one is not I.ATOMS),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.proof.proofs import BINDING, FAST
-from benchmarks.size.large import every_form, llama_70b, llama_405b, many_operators, three_types
+from benchmarks.size.large import every_form, llama_70b, many_operators, three_types
 from benchmarks.size.llama import llama, two_servers
 from benchmarks.table import print_rows
 from pipecut.formulation.outcome import Limits, checked
@@ -79,7 +79,7 @@ def rows() -> Iterator[ScaleRow]:
 
 
 def _large() -> Iterator[ScaleRow]:
-    wide, pairs = (1, 2, 4, 8, 16, 24, 32, 48, 64), (1, 2, 4, 8)
+    wide = (1, 2, 4, 8, 16, 24, 32, 48, 64)
     for goal, solver in ((Goal.BOTTLENECK, "state_dp"), (Goal.ITERATION_TIME, "step_dp")):
         name = f"Llama-70B, 8 x 8 H100, 64 micro-batches, {goal}"
         yield ScaleRow(name, lambda goal=goal: llama_70b(goal, (64,)), (solver,), 20)
@@ -87,12 +87,6 @@ def _large() -> Iterator[ScaleRow]:
     name = "Llama-70B, 8 x 8 H100, 64 micro-batches, every form"
     yield ScaleRow(name, lambda: every_form(llama_70b(bottleneck, (64,))), ("state_dp",), 20)
     yield ScaleRow("Llama-70B, 8 x 8 H100, chosen", lambda: llama_70b(bottleneck), ("choose",), 20)
-    yield ScaleRow("Llama-405B, 2,048 x 8 H100", llama_405b, ("state_dp",), 60)
-    yield ScaleRow(
-        "3 types x 8 x 8, free placement", lambda: three_types(8, Placement.FREE, pairs), ("state_dp",), 60
-    )
-    name = "3 types x 8 x 8, free placement, every form"
-    yield ScaleRow(name, lambda: every_form(three_types(8, Placement.FREE, pairs)), ("state_dp",), 60)
     yield ScaleRow("3 types x 64 x 8, line", lambda: three_types(64, Placement.LINE, wide), ("state_dp",), 30)
     yield ScaleRow("5,000 operators, 64 A100", lambda: many_operators(5_000), ("state_dp",), 60)
 

@@ -16,24 +16,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pipecut.formulation.costs.bounds import lower_bound
-from pipecut.formulation.costs.tables import Tables, Times, all_tables, build_tables, possible_kinds
-from pipecut.formulation.limits import StoppedError, TooLargeError
+from pipecut.formulation.costs.tables import Tables, Times, all_tables, possible_kinds
+from pipecut.formulation.limits import StoppedError
 from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
-from pipecut.formulation.problem.constraints import Goal, Placement
+from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
-from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Combine
-from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.suffixes import suffixes
-from pipecut.solvers.dynamic.counts.layouts import CountLayout, count_layout
-from pipecut.solvers.dynamic.counts.paths import count_path
-from pipecut.solvers.dynamic.counts.reach import CountReach, CountSpace, count_reach
-from pipecut.solvers.dynamic.counts.unslotted import UnslottedReach
 from pipecut.solvers.dynamic.states.paths import path_of
 from pipecut.solvers.dynamic.states.reach import StateReach, reach_at
 from pipecut.solvers.dynamic.states.states import StateSpace, state_space
-from pipecut.solvers.dynamic.tables.doubled_times import DoubledTimes, doubled_times, size_of
+from pipecut.solvers.dynamic.tables.doubled_times import doubled_times, size_of
 from pipecut.solvers.dynamic.tables.stage_table import StageTable
 from pipecut.solvers.reference.line import atom_tables
 from pipecut.solvers.search.first_plan import first_plan
@@ -42,7 +36,6 @@ from pipecut.solvers.search.stoppable import STOPPED, stoppable
 from pipecut.solvers.search.support import Support, sized
 
 NAME = "state_dp"
-Reach = StateReach | CountReach | UnslottedReach
 
 
 def reason_against(instance: Instance) -> str | None:
@@ -80,25 +73,9 @@ def accepts(instance: Instance) -> Support:
     """Say what the programme makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
     if (reason := reason_against(instance)) is not None:
         return Support(reason=reason)
-    layout = counted(instance)
-    if layout is None:
-        suffixes(instance)
-        kinds = len(possible_kinds(instance))
-    else:
-        kinds = len({GroupKind.of(instance, group) for group in layout.groups})
-    size, _ = size_of(instance, kinds, CutSpace.of(instance), may_double=layout is None or layout.on_line)
+    suffixes(instance)
+    size, _ = size_of(instance, len(possible_kinds(instance)), CutSpace.of(instance))
     return Support(proves=True, bytes_needed=size)
-
-
-def counted(instance: Instance) -> CountLayout | None:
-    """Return the layout in which servers are counts, where that is exact or states by name are too many."""
-    if instance.constraints.placement is Placement.FREE:
-        try:
-            suffixes(instance)
-        except TooLargeError:
-            return count_layout(instance)
-        return None
-    return count_layout(instance)
 
 
 @stoppable(NAME, best=True)
@@ -115,19 +92,13 @@ def solve(instance: Instance, limits: Limits | None = None, space: CutSpace | No
     lower = lower_bound(instance)
     known = Incumbent(NAME, instance, begin(limits), FORBIDDEN, lower)
     known.tell()
-    layout, deadline = counted(instance), known.limits.deadline
-    if layout is not None and not layout.groups:
-        known.lower = known.upper  # no stage has devices, and so there is no plan
-        return known.outcome()
-    tables = all_tables(instance, deadline) if layout is None else build_tables(instance, layout.groups, deadline)
+    tables = all_tables(instance, known.limits.deadline)
     known.offer(first_plan(tables) if known.limits.below is None else None)
     try:
         places = space or CutSpace.of(instance)
-        # Stages that do not pack need the next value, which only a table says.
-        _, doubled = size_of(instance, len(tables.kinds), places, may_double=layout is None or layout.on_line)
+        _, doubled = size_of(instance, len(tables.kinds), places)
         table = StageTable(atom_tables(tables, places, doubled_times(tables, places) if doubled else None))
-        states = state_space(table.tables) if layout is None else CountSpace.of(layout, table.tables)
-        search = StateSearch(states, table, known)
+        search = StateSearch(state_space(table.tables), table, known)
     except StoppedError:
         if known.plan is None:
             raise
@@ -144,16 +115,12 @@ def _of_some_cuts(found: Outcome, lower: int) -> Outcome:
 
 @dataclass(slots=True)
 class StateSearch:
-    """One search: the nodes, the stage table, what is known, and the values at which an answer can change.
+    """One search: the nodes, the stage table, what is known, and the values at which an answer can change."""
 
-    ``_unpacked`` are thresholds at which counts allow a plan that was not packed into servers.
-    """
-
-    space: StateSpace | CountSpace
+    space: StateSpace
     table: StageTable
     known: Incumbent
     _values: Times = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    _unpacked: list[int] = field(default_factory=list)
 
     @property
     def tables(self) -> Tables:
@@ -184,12 +151,9 @@ class StateSearch:
         further = 0
         while not self.known.closed and not self.known.over():
             values = self._between()
-            some = values[~np.isin(values, self._unpacked)]
-            if not len(some):
-                if len(values):
-                    break
+            if not len(values):
                 self.known.lower = self.known.upper
-            elif self._propose(int(some[min(further, (len(some) - 1) // 2)])):
+            elif self._propose(int(values[min(further, (len(values) - 1) // 2)])):
                 further = 0
             else:
                 further = 2 * further + 1
@@ -202,13 +166,9 @@ class StateSearch:
         """Say what came of the search."""
         refused = self.table.refused
         fits = f"; {refused} stages fit in no way of splitting" if refused else ""
-        found = self.known.outcome(questions(self.known.asked) + fits + self._words_of_packing())
+        found = self.known.outcome(questions(self.known.asked) + fits)
         # Forms of a plan are proposals, which are priced: chains are leant on where they refused something.
         return replace(found, unused=() if refused else ("ATOMS",))
-
-    def _words_of_packing(self) -> str:
-        below = sum(self.known.lower <= one < self.known.upper for one in self._unpacked)
-        return f"; {below} plans by counts of devices were not packed into servers" if below else ""
 
     def ask(self, threshold_ns: int, *, thorough: bool = False) -> bool | None:
         """Tell whether a plan takes at most the threshold, and keep it if so; None if stopped before the answer.
@@ -222,10 +182,8 @@ class StateSearch:
                 return None
             if reach.depth is None:
                 return False
-            path = self._path(reach)
-            if path is None:
-                return None
-            plan = self.table.with_forms(path, threshold_ns)
+            path = path_of(reach, self.tables)
+            plan = None if path is None else self.table.with_forms(path, threshold_ns)
             if plan is not None:
                 self.known.take(plan, threshold_ns)
                 return True
@@ -236,20 +194,9 @@ class StateSearch:
         known = self.known
         return min((known.lower + known.upper - 1) // 2, 2 * max(1, known.lower))
 
-    def reach(self, threshold_ns: int, *, thorough: bool = False) -> Reach | None:
+    def reach(self, threshold_ns: int, *, thorough: bool = False) -> StateReach | None:
         """Return what is reached, up to the first plan or ``thorough``; None if stopped before that."""
-        if isinstance(self.space, CountSpace):
-            if isinstance(self.table.atoms.times, DoubledTimes) and self.table.limits.held is None:
-                return UnslottedReach(self.space, self.table, threshold_ns)
-            return count_reach(self.space, self.table, threshold_ns, thorough=thorough)
         return reach_at(self.space, self.table, threshold_ns, thorough=thorough)
-
-    def _path(self, reach: Reach) -> Plan | None:
-        """Return a plan that is reached, without forms; None if its stages were not packed into servers."""
-        path = path_of(reach, self.tables) if isinstance(reach, StateReach) else count_path(reach)
-        if path is None:
-            self._unpacked.append(reach.threshold_ns)
-        return path
 
     def _between(self) -> Times:
         """Return the values from ``lower`` to below ``upper`` at which the answer can change."""
@@ -281,7 +228,7 @@ class StateSearch:
         """Tell whether the first plan that stages make up within the threshold has forms too; keep it if so."""
         self.known.asked += 1
         reach = self.reach(threshold_ns)
-        path = None if reach is None or reach.depth is None else self._path(reach)
+        path = None if reach is None or reach.depth is None else path_of(reach, self.tables)
         plan = None if path is None else self.table.with_forms(path, threshold_ns)
         if plan is not None:
             self.known.take(plan, threshold_ns)

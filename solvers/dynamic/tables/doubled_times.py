@@ -93,16 +93,14 @@ def doubled_times(tables: Tables, space: CutSpace) -> DoubledTimes:
     return DoubledTimes(tables, sums[:, list(places)], none, none, tuple(runs))
 
 
-def size_of(instance: Instance, kinds: int, space: CutSpace, *, may_double: bool = True) -> tuple[int, bool]:
+def size_of(instance: Instance, kinds: int, space: CutSpace) -> tuple[int, bool]:
     """Return the bytes of stage times, and whether they are doubled because a table of all is too large.
 
-    Raises TooLargeError where the table is and they may not be doubled, or are too large as well.
+    Raises TooLargeError where both are.
     """
     try:
         return check_size(kinds, space.stops), False
     except TooLargeError:
-        if not may_double:
-            raise
         return check_runs(instance, kinds, space), True
 
 

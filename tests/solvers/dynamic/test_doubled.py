@@ -19,7 +19,6 @@ from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.layers import Split, layer_graph
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.dynamic.counts.unslotted import UnslottedReach
 from pipecut.solvers.dynamic.states import solver
 from pipecut.solvers.dynamic.tables import doubled_times
 from pipecut.solvers.dynamic.tables.doubled_times import check_runs, size_of
@@ -27,7 +26,7 @@ from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, join, matrix, mesh
 from tests.generators import instances, layer_graphs
 from tests.laws import so_many
-from tests.solvers.dynamic.test_counts import counted_cases, on_cluster
+from tests.solvers.dynamic.test_alike import alike_cases, on_cluster
 from tests.solvers.dynamic.test_states import QUIET, agree, cases
 
 
@@ -71,15 +70,15 @@ def without_a_table(instance: Instance) -> None:
     """Solve with doubled runs where a table would do, and hold the outcome against every plan."""
     assume(can_be_doubled(instance, CutSpace.of(instance)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver, "size_of", lambda at, kinds, space, **_: (check_runs(at, kinds, space), True))
+        patch.setattr(solver, "size_of", lambda at, kinds, space: (check_runs(at, kinds, space), True))
         found = checked(instance, solver.solve(instance))
     agree(found, brute_force.solve(instance))
 
 
 @pytest.mark.slow
 @settings(max_examples=so_many(40), deadline=None, suppress_health_check=QUIET)
-@given(counted_cases(Placement.LINE, 1))
-def test_counts_without_slots_find_what_every_plan_says(instance: Instance) -> None:
+@given(alike_cases(Placement.LINE, 1))
+def test_lines_of_alike_servers_find_what_every_plan_says(instance: Instance) -> None:
     assume(untied(instance))
     without_a_table(instance)
 
@@ -88,21 +87,17 @@ def test_counts_without_slots_find_what_every_plan_says(instance: Instance) -> N
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_states_find_what_every_plan_says(instance: Instance) -> None:
-    assume(untied(instance) and solver.counted(instance) is None)
+    assume(untied(instance))
     without_a_table(instance)
 
 
 @pytest.mark.slow
-def test_a_line_without_memory_needs_no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chain with a table is proved alike without, by a search that knows no slots."""
-    instance, made = many_operators(30), list[UnslottedReach]()
+def test_a_chain_is_proved_alike_without_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = many_operators(30)
     with_table = checked(instance, solver.solve(instance))
-    monkeypatch.setattr(solver, "size_of", lambda at, kinds, space, **_: (check_runs(at, kinds, space), True))
-    ran = UnslottedReach.stages
-    monkeypatch.setattr(UnslottedReach, "stages", lambda reach: made.append(reach) or ran(reach))
+    monkeypatch.setattr(solver, "size_of", lambda at, kinds, space: (check_runs(at, kinds, space), True))
     without = checked(instance, solver.solve(instance))
     assert (without.proof, without.objective) == (Proof.OPTIMAL, with_table.objective)
-    assert made
 
 
 def test_a_boundary_that_is_too_slow_is_not_crossed() -> None:
@@ -112,7 +107,6 @@ def test_a_boundary_that_is_too_slow_is_not_crossed() -> None:
         servers = [Server(f"s{at}", UNIT, width, BYTE_LINK if width > 1 else None) for at in range(2)]
         instance = on_cluster(layers, servers, BYTE_LINK)
         instance = replace(instance, constraints=Constraints(devices_per_stage=(1,)))
-        assert solver.counted(instance) is not None
         without_a_table(instance)
 
 
@@ -130,5 +124,3 @@ def test_what_doubling_does_not_take_is_refused() -> None:
         check_runs(wide, 2, CutSpace.of(wide))
     long = instance_of(chain([matrix(str(at)) for at in range(40)], [1] * 39), mesh(2))
     assert size_of(long, 2, CutSpace.of(long)) == (24 * 2 * 40 * 41, False)
-    with pytest.raises(TooLargeError, match="times of all stages"):
-        size_of(long, 10**7, CutSpace.of(long), may_double=False)

@@ -1,8 +1,7 @@
-"""Alike servers as counts: the programme finds what every plan says, and never claims what does not pack."""
+"""Servers that are alike: the programme finds what every plan says, and tells them apart as little as it can."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import networkx as nx
@@ -11,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.outcome import Proof, checked
+from pipecut.formulation.outcome import checked
 from pipecut.formulation.problem.cluster import Cluster, Server
 from pipecut.formulation.problem.constraints import Constraints, Placement
 from pipecut.formulation.problem.groups import Group
@@ -21,8 +20,6 @@ from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.problem.units import Link
 from pipecut.formulation.suffixes import alike_servers
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.dynamic.counts.layouts import count_layout
-from pipecut.solvers.dynamic.counts.packing import packed
 from pipecut.solvers.dynamic.states import solver
 from pipecut.solvers.dynamic.states.states import state_space
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers
@@ -47,8 +44,8 @@ def alike_clusters(draw: st.DrawFn, classes: int, most: int = 5) -> Cluster:
 
 
 @st.composite
-def counted_cases(draw: st.DrawFn, placement: Placement, classes: int) -> Instance:
-    """Instances whose servers are counts; memory often binds."""
+def alike_cases(draw: st.DrawFn, placement: Placement, classes: int) -> Instance:
+    """Instances some of whose servers are alike; memory often binds."""
     graphs = layer_graphs(max_layers=4, places=draw(st.booleans()))
     instance = draw(instances(layers=graphs, costs=OWN_TIMES))
     instance = replace(instance, cluster=draw(alike_clusters(classes)))
@@ -64,7 +61,6 @@ def counted_cases(draw: st.DrawFn, placement: Placement, classes: int) -> Instan
     )
     instance = replace(instance, constraints=constraints)
     assume(solver.reason_against(instance) is None and has_groups(instance))
-    assume(count_layout(instance) is not None)
     assume(brute_force.count_plans(instance) <= brute_force.MAX_PLANS)
     if draw(st.booleans()):
         return instance
@@ -79,26 +75,16 @@ def counted_cases(draw: st.DrawFn, placement: Placement, classes: int) -> Instan
 
 
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
-@given(counted_cases(Placement.LINE, 1))
-def test_on_a_line_of_alike_servers_counts_find_what_every_plan_says(instance: Instance) -> None:
-    assert solver.counted(instance) is not None
+@given(alike_cases(Placement.LINE, 1))
+def test_on_a_line_it_finds_what_every_plan_says(instance: Instance) -> None:
     agree(checked(instance, solver.solve(instance)), brute_force.solve(instance))
 
 
 @pytest.mark.slow
 @settings(max_examples=so_many(12), deadline=None, suppress_health_check=QUIET)
-@given(st.integers(1, 3).flatmap(lambda classes: counted_cases(Placement.FREE, classes)))
-def test_under_free_placement_counts_bound_every_plan_and_prove_what_packs(instance: Instance) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver, "counted", count_layout)
-        found = checked(instance, solver.solve(instance))
-    best = brute_force.solve(instance)
-    if found.proof in (Proof.OPTIMAL, Proof.INFEASIBLE):
-        agree(found, best)
-    else:
-        # Counts alone allow more: then stages did not pack into servers, and the note says so.
-        assert "not packed" in " ".join(found.notes)
-        assert best.objective is None or (found.bound is not None and found.bound <= best.objective)
+@given(st.integers(1, 3).flatmap(lambda classes: alike_cases(Placement.FREE, classes)))
+def test_under_free_placement_it_finds_what_every_plan_says(instance: Instance) -> None:
+    agree(checked(instance, solver.solve(instance)), brute_force.solve(instance))
 
 
 def on_cluster(layers: nx.DiGraph, servers: list[Server], between: Link) -> Instance:
@@ -116,21 +102,17 @@ def three_pairs(devices: int) -> Instance:
 
 
 @pytest.mark.slow
-def test_stages_that_do_not_pack_are_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_within_servers_are_counted_by_server() -> None:
     """Six devices in two servers of three hold three pairs by number, and only two within servers."""
-    monkeypatch.setattr(solver, "counted", count_layout)
     split, whole = three_pairs(3), three_pairs(4)
     best, wide = brute_force.solve(split), brute_force.solve(whole)
     assert best.objective is not None and wide.objective is not None and wide.objective < best.objective
-    found = checked(split, solver.solve(split))
-    assert found.proof is Proof.FEASIBLE and "plans by counts" in found.notes[0]
-    assert found.bound == wide.objective
-    assert checked(whole, solver.solve(whole)).objective == wide.objective
+    for instance, found in ((split, best), (whole, wide)):
+        agree(checked(instance, solver.solve(instance)), found)
 
 
-def test_two_stages_of_one_server_are_joined_by_its_link(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_stages_of_one_server_are_joined_by_its_link() -> None:
     """Between servers the tensor takes far too long, so both stages lie in one of them."""
-    monkeypatch.setattr(solver, "counted", count_layout)
     slow = Link(1)
     servers = [Server(f"s{at}", UNIT, 2, BYTE_LINK) for at in range(2)]
     for placement in Placement:
@@ -138,44 +120,6 @@ def test_two_stages_of_one_server_are_joined_by_its_link(monkeypatch: pytest.Mon
         limits = Constraints(placement=placement, max_servers=1, devices_per_stage=(1,))
         instance = replace(instance, constraints=limits)
         agree(checked(instance, solver.solve(instance)), brute_force.solve(instance))
-
-
-def test_counts_are_few_where_servers_are_many() -> None:
-    """Places are as many as a server has devices, not as the line has, and one for each class and size."""
-    servers = [Server(f"s{at}", UNIT, 4, BYTE_LINK) for at in range(40)]
-    instance = on_cluster(chain([matrix("a"), matrix("b")], [1]), servers, BYTE_LINK)
-    line = replace(instance, constraints=Constraints(devices_per_stage=(1, 2, 4)))
-    free = replace(line, constraints=replace(line.constraints, placement=Placement.FREE, max_servers=1))
-    for judged, places in ((line, 12), (free, 3)):
-        layout = count_layout(judged)
-        assert layout is not None and len(layout.places) == places
-        assert solver.accepts(judged).proves
-
-
-@settings(max_examples=so_many(100), deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 4)), min_size=1, max_size=5),
-    st.lists(st.booleans(), min_size=4, max_size=4),
-    st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    st.tuples(st.integers(1, 3), st.integers(1, 3)),
-)
-def test_stages_are_packed_where_any_way_packs_them(
-    wanted: list[tuple[int, int]], joined: list[bool], sizes: tuple[int, int], numbers: tuple[int, int]
-) -> None:
-    def fits(at: tuple[int, ...]) -> bool:
-        used: dict[tuple[int, int], int] = {}
-        for (one, devices), server in zip(wanted, at, strict=True):
-            used[one, server] = used.get((one, server), 0) + devices
-        together = all(
-            not both or (wanted[s][0], at[s]) == (wanted[s + 1][0], at[s + 1])
-            for s, both in enumerate(joined[: len(wanted) - 1])
-        )
-        return together and all(number <= sizes[one] for (one, _), number in used.items())
-
-    every = itertools.product(*(range(numbers[one]) for one, _ in wanted))
-    found = packed(wanted, joined[: len(wanted) - 1], sizes, numbers)
-    assert (found is not None) == any(map(fits, every))
-    assert found is None or fits(tuple(found))
 
 
 @settings(max_examples=so_many(30), deadline=None, suppress_health_check=QUIET)
@@ -203,5 +147,5 @@ def test_a_link_that_is_drawn_stands_before_the_mesh() -> None:
     assert drawn.links == ((None, BYTE_LINK, near), (BYTE_LINK, None, BYTE_LINK), (near, BYTE_LINK, None))
     layers = chain([matrix("a"), matrix("b")], [1])
     instance = replace(on_cluster(layers, servers, BYTE_LINK), cluster=drawn)
-    assert same_servers(instance) == [[0, 2], [1]] and count_layout(instance) is None
+    assert same_servers(instance) == [[0, 2], [1]]
     assert len(state_space(solver.all_tables(instance)).states) == 4
