@@ -110,7 +110,7 @@ def build_tables(instance: Instance, groups: tuple[Group, ...], deadline: Deadli
 
     Raises TooLargeError before it takes too much memory, and StoppedError once the deadline is over.
     """
-    kinds_of_groups = _kinds_of(instance, groups, deadline)
+    kinds_of_groups = GroupKind.all_of(instance, in_time(groups, deadline))
     kinds = tuple(dict.fromkeys(kinds_of_groups))
     index = {kind: at for at, kind in enumerate(kinds)}
     links = _links(instance, groups)
@@ -157,11 +157,7 @@ def all_tables(instance: Instance, deadline: Deadline = NEVER) -> Tables:
 
 def possible_kinds(instance: Instance) -> tuple[GroupKind, ...]:
     """Return the kinds of all groups that a stage may run on. Raises ValueError as :func:`all_tables`."""
-    return tuple(dict.fromkeys(_kinds_of(instance, Group.possible(instance), NEVER)))
-
-
-def _kinds_of(instance: Instance, groups: tuple[Group, ...], deadline: Deadline) -> list[GroupKind]:
-    return GroupKind.all_of(instance, in_time(groups, deadline))
+    return tuple(dict.fromkeys(GroupKind.all_of(instance, Group.possible(instance))))
 
 
 def _links(instance: Instance, groups: tuple[Group, ...]) -> tuple[Link, ...]:

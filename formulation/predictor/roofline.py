@@ -136,6 +136,10 @@ class LayerPart:
     inner: Fraction = Fraction(1)
     columns: Fraction = Fraction(1)
 
+    def __hash__(self) -> int:
+        """Return a number by whole numbers alone, which is much faster than those of fractions."""
+        return hash((*self.samples.as_integer_ratio(), self.inner.denominator, self.columns.denominator))
+
 
 @dataclass(frozen=True, slots=True)
 class Bytes:

@@ -73,6 +73,10 @@ class Shares:
     shard: Fraction
     samples: int = 0
 
+    def __hash__(self) -> int:
+        """Return a number by whole numbers alone: those of fractions take most of the time of tables."""
+        return hash((self.shard.denominator, *self.replica.as_integer_ratio(), self.samples))
+
     def of(self, layout: str) -> Divided:
         """Return the parts of devices of what lies so (``formulation.costs.forms``)."""
         return self.rows if layout == "rows" else self.columns
@@ -204,14 +208,14 @@ def _part(instance: Instance, server: int, count: int, rings: int) -> Fraction:
 
 def _among(instance: Instance, counts: Counts, part: Callable[[int, int], Fraction]) -> Link | None:
     """Return the slowest link between any two of these devices."""
-    inside = {instance.links[server][server] for server, count in counts if count > 1}
-    parts = [part(*row) for row in counts] if len(counts) > 1 else []
-    between: set[Link | None] = set()
-    for at, (one, _) in enumerate(counts):
-        for to in range(at + 1, len(counts)):
-            link, share = instance.links[one][counts[to][0]], min(parts[at], parts[to])
-            between.add(link if link is None or share == 1 else link.times(*share.as_integer_ratio()))
-    return _slowest(inside | between)
+    links, parts = instance.links, [part(*row) for row in counts] if len(counts) > 1 else [ONE]
+    found, different = {links[server][server] for server, count in counts if count > 1}, sorted(set(parts))
+    rows = [(server, different.index(one)) for (server, _), one in zip(counts, parts, strict=True)]
+    between = {(links[a][b], min(x, y)) for at, (a, x) in enumerate(rows) for b, y in rows[at + 1 :]}
+    for link, least in between:
+        share = different[least]
+        found.add(link if link is None or share == 1 else link.times(*share.as_integer_ratio()))
+    return _slowest(found)
 
 
 def _slowest(links: Iterable[Link | None]) -> Link | None:

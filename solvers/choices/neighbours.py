@@ -255,7 +255,6 @@ def _search(
         takes=search.takes,
         price=search.price,
         deadline=deadline,
-        even_ns=search.even_ns,
         upper=upper,
         bounded=False,  # links carry any number of transfers at once, so none of them sets the pace
         numbers=numbers,

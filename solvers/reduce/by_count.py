@@ -76,8 +76,7 @@ class ByCount:
 
     ``executed``: the step as executed, else by the formula; ``bounded``: there boundaries count among stages.
     Plans have at least the first and at most the second of ``numbers`` of stages. ``make`` returns the plan of
-    some stages, ``takes`` what one of them in a slot takes in it. ``even_ns`` is what each takes if all devices do
-    as much.
+    some stages, ``takes`` what one of them in a slot takes in it.
     """
 
     stages: CountedStages
@@ -87,7 +86,6 @@ class ByCount:
     takes: Callable[[Cell, int], int | None]
     price: Callable[[Plan], int | None]
     deadline: Deadline
-    even_ns: int
     upper: int
     wide: int = WIDE
     bounded: bool = True
@@ -103,16 +101,10 @@ class ByCount:
     @staticmethod
     def of(stages: ReducedStages, price: Callable[[Plan], int | None], upper: int) -> ByCount:
         """Search for the step of these stages: as executed where they count the time of passes alone."""
-        many, deadline, even = stages.word.short.training.micro_batches, stages.deadline, stages.even_ns()
-        if not stages.each:
-            counted = CountedStages.of(stages, stages.least, stages.final, stages.weigh, stages.settle)
-            return ByCount(
-                counted, many, False, stages.plan, partial(_taken, stages), price, deadline, even, upper
-            )
-        executed = _Executed(stages)
-        counted = CountedStages.of(stages, executed.least, executed.final, executed.weigh, executed.settle)
-        takes = partial(_taken, stages)
-        return ByCount(counted, many, True, executed.plan, takes, price, deadline, even, upper)
+        many, deadline, takes = stages.word.short.training.micro_batches, stages.deadline, partial(_taken, stages)
+        of = _Executed(stages) if stages.each else stages
+        counted = CountedStages.of(stages, of.least, of.final, of.weigh, of.settle)
+        return ByCount(counted, many, stages.each, of.plan, takes, price, deadline, upper)
 
     @property
     def most(self) -> int:
@@ -124,19 +116,21 @@ class ByCount:
 
         None where a plan is known that takes no more than a few times as long: it is soon found what is better.
         """
+        pace = self.stages.pace_ns()
         for percent in STARTS:
-            if self.most < KNOWN * self.micro_batches * self.even_ns:
+            if self.most < KNOWN * self.micro_batches * pace:
                 return
-            limit = min(self.even_ns * percent // 100, self.most // self.micro_batches)
+            limit = min(pace * percent // 100, self.most // self.micro_batches)
             self._bounded(-1, limit, (1, self.stages.most), self.most // self.stages.line.devices)
             self._try_best()
 
     def begin(self) -> None:
         """Open all plans whose slowest stage takes no more than is of use."""
-        # Slowest stages may take no time at all. Any of them runs as many passes as there are micro-batches.
+        # Any stage runs as many passes as there are micro-batches.
         hi, price = self.most // self.micro_batches, self.most // self.stages.line.devices
-        fewest, most = self.numbers[0], min(self.numbers[1], self.stages.most)
-        self._open = [_Open(0, -1, hi, (fewest, most), price, ())] if fewest <= most else []
+        least, (fewest, most) = self.stages.pace_ns(), self.numbers
+        whole = _Open(self.micro_batches * least, least - 1, hi, (fewest, min(most, self.stages.most)), price, ())
+        self._open = [whole] if least <= hi and fewest <= whole.numbers[1] else []
 
     def step(self) -> bool:
         """Halve the interval that promises least; tell whether anything is left to do."""
@@ -145,8 +139,7 @@ class ByCount:
             return False
         top = heapq.heappop(self._open)
         self.bound = max(self.bound, top.bound)
-        width = top.hi - top.lo
-        narrow, fine = (width <= max(0, top.lo) // part + 1 for part in (NARROW, FINE))
+        narrow, fine = (top.hi - top.lo <= max(0, top.lo) // part + 1 for part in (NARROW, FINE))
         if narrow and self._closer(top):
             self._put(top.lo, top.hi, top.numbers, top)
             return True
@@ -186,9 +179,10 @@ class ByCount:
         self._promised = []
 
     def _try_best(self) -> None:
-        """Price the plan that promises most of those that were met."""
-        if self._promised:
-            self._try(min(self._promised, key=lambda one: one[0])[1])
+        """Price the plan that promises most of those that were met and not priced before."""
+        new = [one for one in self._promised if tuple(one[1]) not in self._seen]
+        if new:
+            self._try(min(new, key=lambda one: one[0])[1])
         self._promised = []
 
     def _bounded(self, lo: int, hi: int, numbers: tuple[int, int], price: int) -> _Open | None:

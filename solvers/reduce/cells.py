@@ -9,6 +9,7 @@ are not exact.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -52,19 +53,19 @@ FAST, STASH, LEAN = 0, 1, 2
 """The rows of weights of time alone, of the stash alone, and the first of all that is held."""
 
 
-def _plain(kinds: int, scale: int, *, each: bool, memory: bool) -> ByteWeights:
-    """Return the weights of time alone, and of bytes alone."""
+def _plain(kinds: int, scale: int, in_flight: Sequence[int], *, each: bool) -> ByteWeights:
+    """Return the weights of time alone, and of bytes alone: none where nothing is said to be in flight."""
     rows = [(scale, 0, 0)]
-    if memory:
-        rows += [(0, 0, 1), *((0, 1, many) for many in IN_FLIGHT)]
+    if in_flight:
+        rows += [(0, 0, 1), *((0, 1, many) for many in in_flight)]
     time, once, stash = np.repeat(np.array(rows, dtype=np.int64).T[:, :, None], kinds, axis=2)
     return ByteWeights(time, once, stash, scale, each)
 
 
-def _priced(weights: ByteWeights, prices: Numbers) -> ByteWeights:
+def _priced(weights: ByteWeights, prices: Numbers, in_flight: Sequence[int]) -> ByteWeights:
     """Return the same weights, and those of time with bytes at some prices ``[price, kind]``."""
-    many, kinds = np.array(IN_FLIGHT)[None, :, None], prices.shape[1]
-    once = np.repeat(prices[:, None, :], len(IN_FLIGHT), axis=1)
+    many, kinds = np.array(in_flight)[None, :, None], prices.shape[1]
+    once = np.repeat(prices[:, None, :], len(in_flight), axis=1)
     stash = (once * many).reshape(-1, kinds)
     once = once.reshape(-1, kinds)
     return ByteWeights(
@@ -248,12 +249,14 @@ class Cells:
             nodes = nodes.of_stage(only[0], only[1] if only != FIRST else len(word.of_atom))
         alike = alike_forms(tables, held)
         scale = scale_of(word.whole) if only is None or only == FIRST else 1
-        weights = _plain(len(tables.kinds), scale, each=each, memory=held is not None)
+        # No stage has more in flight than there are micro-batches.
+        many = [one for one in IN_FLIGHT if held is not None and one <= instance.training.micro_batches]
+        weights = _plain(len(tables.kinds), scale, many, each=each)
         octaves = np.zeros((0, len(tables.kinds)), dtype=np.int64)
         if held is not None:
             plain = AtomGrowth(LayerSums(tables, held, weights, known, alike), nodes, lending, word)
             octaves = plain.prices(deadline)
-            weights = _priced(weights, octaves[::FEWER] if few else octaves)
+            weights = _priced(weights, octaves[::FEWER] if few else octaves, many)
         grown = AtomGrowth(LayerSums(tables, held, weights, known, alike), nodes, lending, word)
         cases, working = grown.cases(deadline), grown.working()
         return Cells(word, tables, held, nodes, weights, octaves, few, cases, working, grown)

@@ -90,6 +90,16 @@ class CountedStages:
             self._known[key] = found
         return self._known[key]
 
+    def pace_ns(self) -> int:
+        """Return what the slowest stage of any plan takes at least.
+
+        No plan has less to do, if what a stage takes counts for each of its devices, and they share it at best.
+        """
+        devices, least = self.devices[:, None, None], self.least(0)
+        work = np.where(least < FORBIDDEN // devices, devices * least, FORBIDDEN).min(axis=0)
+        whole = int(sums_before(work, np.zeros(len(work), dtype=np.int64))[-1])
+        return -(-whole // self.line.devices) if whole < FORBIDDEN else 0
+
     def final(self, slot: int) -> NDArray[np.bool_] | None:
         """Return ``[size, first atom, atom behind the last]``: whether the least time of a stage rises no more.
 
@@ -140,6 +150,18 @@ class CountedStages:
 
     def _seat(self, cell: Cell) -> int:
         return int(self.line.seat[cell.x, cell.size]) if cell.x <= self.line.devices else -1
+
+
+def sums_before(least: Numbers, crossed: Numbers) -> Numbers:
+    """Return by atom what all stages before it take at least, with the boundary there.
+
+    ``least[first, behind the last]`` is what a stage takes, ``crossed`` what the boundary before an atom does.
+    """
+    found = np.full(len(crossed), FORBIDDEN, dtype=np.int64)
+    found[0] = 0
+    for atom in range(1, len(found)):
+        found[atom] = min(FORBIDDEN, int((found[:atom] + least[:atom, atom]).min()) + int(crossed[atom]))
+    return found
 
 
 def _rounded(many: int) -> int:

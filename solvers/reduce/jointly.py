@@ -25,6 +25,8 @@ from pipecut.solvers.reduce.solver import NAME, search_of
 Search = ByFormula | ByCount | InTurn
 SearchOf = Callable[[Instance, int, Deadline], Search]
 """Begins the search of an instance for plans below a value: bounds of all its plans, and plans of it."""
+LITTLE = 16
+"""Little is left of the first instance where its bound is below the best plan by no more than such a part."""
 
 
 @dataclass(slots=True)
@@ -78,7 +80,10 @@ class Jointly:
         return [(part.instance, found._outcome(part)) for part in found.parts]
 
     def _start(self) -> None:
-        """Look for first plans: where a plan is known, of the same instance, else from the middle outwards."""
+        """Look for first plans: of the instance that a known plan is of, else from the middle outwards.
+
+        With that instance the search goes on until little of it is left: what is found by then rules others out.
+        """
         outwards = sorted(range(len(self.parts)), key=lambda at: abs(2 * at - len(self.parts)))
         own = [part for part in self.parts if part.instance is self.of]
         for part in own or [self.parts[at] for at in outwards]:
@@ -86,6 +91,8 @@ class Jointly:
             self._opened(part).first_plans()
             self._learn(part)
             if self.plan is not None:
+                while not part.done and part.bound < self.best - self.best // LITTLE:
+                    self._go_on(part)
                 return
 
     def _opened(self, part: _Part) -> Search:

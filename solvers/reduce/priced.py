@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecut.formulation.problem.instance import FORBIDDEN
-from pipecut.solvers.reduce.counted import CountedStages
+from pipecut.solvers.reduce.counted import CountedStages, sums_before
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.sums import Numbers
 
@@ -122,9 +122,9 @@ class PricedSums:
         cells = stages.least(0)
         cells = np.where(cells > question.hi, FORBIDDEN, cells + price * stages.devices[:, None, None])
         least, crossed = cells.min(axis=0), crossing.min(axis=(0, 1))
-        front = _fronts(least, crossed)
+        front = sums_before(least, crossed)
         # From the other end: what is behind an atom, with the boundary there.
-        behind = _fronts(least[::-1, ::-1].T, crossed[::-1])[::-1]
+        behind = sums_before(least[::-1, ::-1].T, crossed[::-1])[::-1]
         most = min(question.budget - question.beside + price * stages.line.devices, FORBIDDEN - 1)
         useful = front[:, None] + cells + behind <= most
         runs = _Useful.of(useful)
@@ -240,15 +240,3 @@ class PricedSums:
             if len(made):
                 return option, int(stops[made[0]]), int(times[made[0]])
         raise LookupError(f"no stage of slot {slot} makes {value}")
-
-
-def _fronts(least: Numbers, crossed: Numbers) -> Numbers:
-    """Return by atom what all stages before it take at least, with the boundary there.
-
-    ``least[first, behind the last]`` is what a stage takes, ``crossed`` what the boundary before an atom does.
-    """
-    found = np.full(len(crossed), FORBIDDEN, dtype=np.int64)
-    found[0] = 0
-    for atom in range(1, len(found)):
-        found[atom] = min(FORBIDDEN, int((found[:atom] + least[:atom, atom]).min()) + int(crossed[atom]))
-    return found

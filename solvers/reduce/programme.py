@@ -54,7 +54,7 @@ class LineSums:
             if (made >= FORBIDDEN).all():
                 break
             found.found.append(made)
-            behind = [found._behind(made, size) for size in range(len(line.sizes))]
+            behind = behind_stages(line, made, limit=limit)
         return found
 
     def best(self) -> tuple[int, int] | None:
@@ -69,7 +69,7 @@ class LineSums:
         x, atom, size = 0, 0, int(self.found[stages - 1][0, :, 0].argmin())
         for slot in range(stages - 1, -1, -1):
             left = int(self.found[slot][x, size, atom])
-            behind = self.rest(slot, size)[x + self.line.sizes[size]]
+            behind = self.rest(slot)[size][x + self.line.sizes[size]]
             row = self.cells(int(self.line.seat[x, size]), slot)[atom] + behind
             stop = int(np.flatnonzero(row == left)[0])
             cells.append(Cell(x, size, atom, stop))
@@ -80,11 +80,11 @@ class LineSums:
                 atom, size = stop, int(nexts.argmin())
         return cells
 
-    def rest(self, slot: int, size: int) -> Numbers:
-        """Return ``[x, atom]``: the least sum behind a stage of a slot and size that ends before a place."""
+    def rest(self, slot: int) -> list[Numbers]:
+        """Return ``[x, atom]`` by size: the least sum behind a stage of a slot that ends before a place."""
         if slot:
-            return self._behind(self.found[slot - 1], size)
-        return nothing_behind(self.line, self.found[0].shape[2] - 1)[size]
+            return behind_stages(self.line, self.found[slot - 1], limit=self.limit)
+        return nothing_behind(self.line, self.found[0].shape[2] - 1)
 
     def cells(self, seat: int, slot: int) -> Numbers:
         """Return the least times of stages that keep to the limit."""
@@ -97,10 +97,6 @@ class LineSums:
         made = grown(self.line, lambda seat: self.cells(seat, slot), behind)
         made[made + self.front[:, None] > self.budget] = FORBIDDEN
         return made
-
-    def _behind(self, made: Numbers, size: int) -> Numbers:
-        """Return ``[x, atom]``: the least sum behind a stage that ends before place x, with its boundary."""
-        return behind_stages(self.line, made, size, limit=self.limit)
 
     def _crossed(self, x: int, size: int, atom: int) -> Numbers:
         return self.line.crossing[self.line.joint[x, size], atom]
@@ -152,14 +148,11 @@ def grown(
     total, atoms = behind[0].shape
     made = np.full((total, len(line.sizes), atoms), FORBIDDEN, dtype=np.int64)
     for size, devices in enumerate(line.sizes):
-        seats = line.seat[:, size]
+        some = np.flatnonzero((behind[size][devices:] < FORBIDDEN).any(axis=1))
+        seats = line.seat[some, size]
         for seat in np.unique(seats[seats >= 0]):
-            xs = np.flatnonzero(seats == seat)
-            rest = behind[size][xs + devices]
-            some = (rest < FORBIDDEN).any(axis=1)
-            if not some.any():
-                continue
-            useful, rest, own = xs[some], rest[some], cells(int(seat))
+            useful, own = some[seats == seat], cells(int(seat))
+            rest = behind[size][useful + devices]
             columns = np.flatnonzero((rest < FORBIDDEN).any(axis=0))
             rows = np.flatnonzero((own[:, columns] < FORBIDDEN).any(axis=1))
             if len(rows):
@@ -168,14 +161,16 @@ def grown(
     return np.minimum(made, FORBIDDEN)
 
 
-def behind_stages(line: SeatLine, made: Numbers, size: int, *, times: int = 1, limit: int = FORBIDDEN) -> Numbers:
-    """Return ``[x, atom]``: the least sum behind a stage of a size that ends before place x.
+def behind_stages(line: SeatLine, made: Numbers, *, times: int = 1, limit: int = FORBIDDEN) -> list[Numbers]:
+    """Return ``[x, atom]`` by size: the least sum behind a stage that ends before place x.
 
-    Boundaries count so many times; one that takes longer than the limit is in no plan.
+    Boundaries count so many times; one that takes longer than the limit is in no plan. Few suffixes are within a
+    budget, and only these are looked at.
     """
-    found = np.full((made.shape[0], made.shape[2]), FORBIDDEN, dtype=np.int64)
-    for after in range(len(line.sizes)):
-        crossed = line.crossing[line.joint[:, size, after]]
-        sums = np.where(crossed > limit, FORBIDDEN, made[:, after] + times * crossed)
-        found = np.minimum(found, sums)
-    return np.minimum(found, FORBIDDEN)
+    x, after, atom = np.nonzero(made < FORBIDDEN)
+    sums, places, atoms = made[x, after, atom], made.shape[0], made.shape[2]
+    found = np.full((len(line.sizes), places * atoms), FORBIDDEN, dtype=np.int64)
+    for size, row in enumerate(found):
+        crossed = line.crossing[line.joint[x, size, after], atom]
+        np.minimum.at(row, x * atoms + atom, np.where(crossed > limit, FORBIDDEN, sums + times * crossed))
+    return list(np.minimum(found, FORBIDDEN).reshape(-1, places, atoms))

@@ -23,6 +23,7 @@ from pipecut.formulation.costs.bulk.alike import (
 from pipecut.formulation.costs.bulk.columns import Column, column, scaled
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.formulation.predictor.layer_times import Share
+from pipecut.formulation.problem.cluster import DeviceClass
 from pipecut.formulation.problem.groups import GroupKind, layouts_on
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import PAIRS
@@ -70,10 +71,7 @@ def _batches(instance: Instance, firsts: Sequence[int]) -> Iterator[_Batch]:
 
 def _computed(instance: Instance, kind: GroupKind, batch: _Batch, number: int) -> Column:
     """Return by layer what it computes at least, and by form, of so many, how much more."""
-    if batch.shared:
-        times = np.stack(_by_shares(instance, kind, batch.layers, number))
-    else:
-        times = np.array([_by_form(instance, kind, at, number) for at in batch.layers], dtype=np.object_).T
+    times = np.stack((_by_shares if batch.shared else _by_form)(instance, kind, batch.layers, number))
     # A layer may have no form on so many devices; what lies inside it is forbidden then.
     layouts = layouts_on(instance, batch.layers[0], kind) or range(number)
     least = times[list(layouts)].min(axis=0)
@@ -99,16 +97,21 @@ def _by_shares(instance: Instance, kind: GroupKind, layers: Sequence[int], numbe
     return times if len(times) == number else times * number
 
 
-def _by_form(instance: Instance, kind: GroupKind, at: int, number: int) -> list[int]:
-    """Return by form what a layer computes whose parts have times of their own."""
-    layer, runs = instance.layers[at], runs_of(kind, at in instance.demands.recompute_layers)
-    devices = [instance.device_classes[one] for one in kind.classes]
-    times: list[int] = []
+def _by_form(instance: Instance, kind: GroupKind, layers: Sequence[int], number: int) -> list[Column]:
+    """Return by form what layers of one kind compute whose parts have times of their own."""
+    runs, find = runs_of(kind, layers[0] in instance.demands.recompute_layers), instance.predictor.passes_ns
+    rows, times = [instance.layers[at] for at in layers], list[Column]()
     for form in range(number if kind.tensor_parallel_degree > 1 else 1):
-        shares = zip(devices, shares_of(instance, kind, form), strict=True)
-        passes = [instance.predictor.passes_ns(layer, one, form, share) for one, share in shares]
-        times.append(max(runs * forward + backward for forward, backward in passes))
+        parts = parts_of(instance, kind, form)
+        passes = ([find(row, one, form, share) for one, share in parts] for row in rows)
+        times.append(column(max(runs * forward + backward for forward, backward in row) for row in passes))
     return times if len(times) == number else times * number
+
+
+def parts_of(instance: Instance, kind: GroupKind, form: int) -> list[tuple[DeviceClass, Share]]:
+    """Return the classes of a kind, each with what a device does of a layer in a form (:func:`shares_of`)."""
+    devices = (instance.device_classes[one] for one in kind.classes)
+    return list(zip(devices, shares_of(instance, kind, form), strict=True))
 
 
 def shares_of(instance: Instance, kind: GroupKind, form: int) -> list[Share]:

@@ -145,10 +145,8 @@ def weights_of(tables: Tables, sizes: Sequence[int], parted: Sequence[bool]) -> 
 
 def shared_out(tables: Tables, sizes: Sequence[int], shares: Sequence[Fraction]) -> Times:
     """Return every size times every share, rounded up; by (share, size)."""
-    different, of_size = sorted(set(sizes)), {size: at for at, size in enumerate(sorted(set(sizes)))}
-    known: dict[Fraction, list[int]] = {}
-    for share in in_time(shares, tables.deadline):
-        if share not in known:
-            known[share] = [-(-size * share.numerator // share.denominator) for size in different]
-    rows = np.array([known[share] for share in shares], dtype=np.int64)
-    return rows[:, [of_size[size] for size in sizes]]
+    parts = [share.as_integer_ratio() for share in in_time(shares, tables.deadline)]
+    different = {size: at for at, size in enumerate(dict.fromkeys(sizes))}
+    known = {one: [-(-size * one[0] // one[1]) for size in different] for one in set(parts)}
+    rows = np.array([known[one] for one in parts], dtype=np.int64)
+    return rows[:, [different[size] for size in sizes]]

@@ -23,7 +23,7 @@ from pipecut.formulation.costs.bulk.alike import (
     sorted_out,
 )
 from pipecut.formulation.costs.bulk.columns import Column, column, transfer
-from pipecut.formulation.costs.bulk.computing import shares_of
+from pipecut.formulation.costs.bulk.computing import parts_of
 from pipecut.formulation.costs.bulk.synchronised import ByteColumns, halves, holders_of, summed, synchronised
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.formulation.problem.constraints import Sharded
@@ -68,8 +68,9 @@ def inside_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadli
     ]
     for at, kind in enumerate(in_time(kinds, deadline)):
         for places, batch, known in rows:
-            for form, found in _inside(instance, kind, batch, number, known=known).items():
-                times[0, at, places, form], times[1, at, places, form] = found
+            if found := _inside(instance, kind, batch, number, known):
+                cells = np.array([*found.values()], dtype=np.int64)  # [form, with or without, layer]
+                times[:, at, np.array(places)[:, None], [*found]] = cells.transpose(1, 2, 0)
     return times[0][:, alike], times[1][:, alike]
 
 
@@ -97,10 +98,12 @@ def copies_of(
         if copy is None:
             continue
         own, both = _batch(instance, [at]), _batch(instance, [at], copy)
+        known = dict[Hashable, Both](), dict[Hashable, Both]()
         times = np.zeros((2, len(kinds), number), dtype=np.int64)
         for row, kind in enumerate(kinds):
             sent = _exchanged(instance, kind, own.row, copy, number)
-            alone, whole = _inside(instance, kind, own, number), _inside(instance, kind, both, number, sent)
+            alone = _inside(instance, kind, own, number, known[0])
+            whole = _inside(instance, kind, both, number, known[1], sent)
             for form, found in alone.items():
                 times[:, row, form] = [
                     int((more - less)[0]) for more, less in zip(whole[form], found, strict=True)
@@ -133,23 +136,18 @@ def _sizes(instance: Instance, at: int, copy: Copy = NOTHING_COPIED) -> tuple[in
 
 def _beside(instance: Instance, kind: GroupKind, layers: Sequence[int], form: int) -> Column:
     """Return of each layer for how long the gradient of its weights is computed, on the class over it first."""
-    devices = [instance.device_classes[one] for one in kind.classes]
-    shares = shares_of(instance, kind, form)
-    find, rows = instance.predictor.beside_ns, (instance.layers[at] for at in layers)
-    return column(
-        min(find(row, one, form, share) for one, share in zip(devices, shares, strict=True)) for row in rows
-    )
+    parts, find = parts_of(instance, kind, form), instance.predictor.beside_ns
+    return column(min(find(instance.layers[at], one, form, share) for one, share in parts) for at in layers)
 
 
 def _hidden(
     instance: Instance, kind: GroupKind, layers: Sequence[int], form: int, runs: int
 ) -> tuple[Column, Column]:
     """Return of each layer how much of its synchronisation a forward and a backward pass hide."""
-    devices = [instance.device_classes[one] for one in kind.classes]
-    shares, find = shares_of(instance, kind, form), instance.predictor.passes_ns
+    parts, find = parts_of(instance, kind, form), instance.predictor.passes_ns
     found = [
         max(
-            (find(instance.layers[at], one, form, share) for one, share in zip(devices, shares, strict=True)),
+            (find(instance.layers[at], one, form, share) for one, share in parts),
             key=lambda passes: runs * passes[0] + passes[1],
         )
         for at in layers
@@ -172,15 +170,15 @@ def _inside(
     kind: GroupKind,
     batch: _Batch,
     number: int,
+    known: dict[Hashable, Both],
     exchanged: Sequence[int] = (),
-    known: dict[Hashable, Both] | None = None,
 ) -> dict[int, Both]:
     """Return by form that the layers of a batch may take on a kind what each of them takes.
 
     With and without what is done once a step. ``exchanged`` is by form what each spends with the sum of its
     gradients beside that; ``known`` is what was found on other kinds, for all on which it is the same.
     """
-    runs, sizes, known = runs_of(kind, batch.named), batch.sizes, {} if known is None else known
+    runs, sizes = runs_of(kind, batch.named), batch.sizes
     follows, matrix = batch.row.split is Split.FOLLOW, batch.row.split is Split.MATRIX
     weights = holders_of(kind, matrix, number)
     cost, mode = instance.cost, kind.mode
@@ -188,14 +186,17 @@ def _inside(
     found: dict[int, Both] = {}
     for form in _allowed(batch.row, kind, number):
         held, more = weights[form], exchanged[form] if exchanged else 0
-        key: Hashable = (held, more, kind.link, mode.sharded, mode.optimizer_on_host, kind.classes, runs)
+        among = held[0], *held[1].as_integer_ratio(), kind.link
+        key: Hashable = (among, more, mode.sharded, mode.optimizer_on_host, kind.classes, runs)
         if hides or key not in known:
             beside = _hidden(instance, kind, batch.layers, form, runs) if hides else (0, 0)
             known[key] = synchronised(instance, kind, sizes, runs, held, more=more, beside=beside)
         axes = () if follows else _axes(kind, form, cost.expert_load)
         sent = 0 * sizes.weights
         for one, axis in axes:
-            if (passed := (one, axis, runs)) not in known:
+            # Whole numbers are found faster than fractions.
+            parts = *axis.replica.as_integer_ratio(), *axis.lacking.as_integer_ratio()
+            if (passed := (one, axis.devices, axis.link, parts, runs)) not in known:
                 spent = 0 * sizes.weights + _sent(instance, matrix, one, axis, sizes, runs)
                 known[passed] = spent, spent
             sent = sent + known[passed][0]

@@ -109,19 +109,19 @@ class Compositions:
                 return None
             levels.append(level)
             parts = (np.arange(at, min(at + AT_ONCE, len(level))) for at in range(0, len(level), AT_ONCE))
-            grown = [one for part in parts for one in self._grown(level, slot, part)]
+            rests = self._rests(slot)
+            grown = [one for part in parts for one in self._grown(level, slot, part, rests)]
         if not grown:
             return []
         ends = _Fronts.joined(grown)
         bounds = np.maximum(ends.alone, ends.twice + 2 * ends.pre)
         return [(int(bounds[at]), self._cells(levels, ends, int(at))) for at in np.argsort(bounds, kind="stable")]
 
-    def _grown(self, level: _Fronts, slot: int, some: Numbers) -> list[_Fronts]:
-        """Return the beginnings with a stage more, by its seat."""
+    def _grown(self, level: _Fronts, slot: int, some: Numbers, rests: list[_Rest]) -> list[_Fronts]:
+        """Return the beginnings with a stage more, by its seat; ``rests`` by its size."""
         self.charged.deadline.check()
         line, found = self.sums.line, list[_Fronts]()
-        for size in range(len(line.sizes)):
-            rest = self._rest(slot, size)
+        for size, rest in enumerate(rests):
             seats = line.seat[level.x[some], size]
             joint = line.joint[level.x[some], level.size[some], size]
             crossed = np.where(level.x[some] > 0, line.crossing[joint, level.atom[some]], 0)
@@ -131,17 +131,17 @@ class Compositions:
                 found.append(self._with_a_stage(level, some[own], pre, (slot, int(seat), size), rest))
         return [one for one in found if len(one)]
 
-    def _rest(self, slot: int, size: int) -> _Rest:
-        once = self.sums.rest(slot, size)
+    def _rests(self, slot: int) -> list[_Rest]:
+        """Return by size what is behind a stage of a slot."""
+        once, line, at = self.sums.rest(slot), self.sums.line, slot - 1
+        none = [np.full_like(row, FORBIDDEN) for row in once]
+        twice, chosen = none, none
         if slot == 0:
-            none = np.full_like(once, FORBIDDEN)
-            return _Rest(once, nothing_behind(self.sums.line, self.slowest.stages.atoms)[size], none)
-        if slot > len(self.slowest.twice):
-            none = np.full_like(once, FORBIDDEN)
-            return _Rest(once, none, none)
-        line, at = self.sums.line, slot - 1
-        twice = behind_stages(line, self.slowest.twice[at], size, times=2)
-        return _Rest(once, twice, behind_stages(line, self.slowest.chosen[at], size))
+            twice = nothing_behind(line, self.slowest.stages.atoms)
+        elif slot <= len(self.slowest.twice):
+            twice = behind_stages(line, self.slowest.twice[at], times=2)
+            chosen = behind_stages(line, self.slowest.chosen[at])
+        return [_Rest(*rows) for rows in zip(once, twice, chosen, strict=True)]
 
     def _with_a_stage(
         self, level: _Fronts, rows: Numbers, pre: Numbers, stage: tuple[int, int, int], rest: _Rest

@@ -107,7 +107,7 @@ class SlowestFirst:
         line, (rest, times) = self.stages.line, self._rest(step)
         if slot == 0:
             return nothing_behind(line, self.stages.atoms)
-        found = [behind_stages(line, rest[slot - 1], size, times=times) for size in range(len(line.sizes))]
+        found = behind_stages(line, rest[slot - 1], times=times)
         return [np.where(row < FORBIDDEN, 0, FORBIDDEN) for row in found] if step is _Step.ALONE else found
 
     def _plan(self, slot: int) -> list[Cell]:

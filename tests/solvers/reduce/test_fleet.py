@@ -232,7 +232,7 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
     best = _shortest(true, line.sizes, line.devices, micro_batches)
     upper = best + data.draw(st.integers(1, best // 8))
     search = ByCount(
-        counted, micro_batches, True, lambda _: None, lambda *_: None, lambda _: None, NEVER, 1, upper, wide=1
+        counted, micro_batches, True, lambda _: None, lambda *_: None, lambda _: None, NEVER, upper, wide=1
     )
     search.begin()
     while search.step():
