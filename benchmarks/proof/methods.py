@@ -43,6 +43,8 @@ What `auto` takes from it (`solvers/auto/solve.py`, `solvers/crosscheck.py`):
 
 - Wherever a programme sees the instance it is the fastest: `line_dp` before `state_dp` where both do. That is the
   order of the catalogue.
+- `step_dp` comes behind both: where they see the instance it takes as long or longer. It alone sees receivers that
+  pay within memory, and it has the step by the formula.
 - `cpsat` proves within a few seconds whatever has a model of at most 1 MB. There it is asked first, and a
   programme checks it.
 - Given the plan, `cpsat` proves again within five seconds up to about 7 MB; above 10 MB never. So it is the check
