@@ -120,7 +120,7 @@ class Ingredient(enum.Enum):
     )
     STAGE_TIMES = (
         "stage tables over forms",
-        ("pipecut.solvers.reference.algorithm_1", "pipecut.solvers.dynamic.tables.doubled_times"),
+        ("pipecut.solvers.reference.algorithm_1",),
     )
     STAGE_LIMITS = ("how far stages reach", ("pipecut.solvers.dynamic.tables.stage_limits",))
     STAGE_FORMS = (

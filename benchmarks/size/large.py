@@ -1,7 +1,7 @@
 """Models and clusters as large as people have them, for ``benchmarks.size.scale``.
 
-Llama of 70 and 405 billion parameters on servers of eight H100, three types of cards in 24 and in 192 servers, and
-5,000 operators.
+Llama of 70 and 405 billion parameters on servers of eight H100, three types of cards in 192 servers, and
+chains of many operators.
 
 Llama's layers take Megatron's forms inside a replica: column- and row-parallel pairs, else whole.
 """

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.proof.proofs import BINDING, FAST
-from benchmarks.size.large import every_form, llama_70b, many_operators, three_types
+from benchmarks.size.large import every_form, llama_70b, three_types
 from benchmarks.size.llama import llama, two_servers
 from benchmarks.table import print_rows
 from pipecut.formulation.outcome import Limits, checked
@@ -88,7 +88,6 @@ def _large() -> Iterator[ScaleRow]:
     yield ScaleRow(name, lambda: every_form(llama_70b(bottleneck, (64,))), ("state_dp",), 20)
     yield ScaleRow("Llama-70B, 8 x 8 H100, chosen", lambda: llama_70b(bottleneck), ("choose",), 20)
     yield ScaleRow("3 types x 64 x 8, line", lambda: three_types(64, Placement.LINE, wide), ("state_dp",), 30)
-    yield ScaleRow("5,000 operators, 64 A100", lambda: many_operators(5_000), ("state_dp",), 60)
 
 
 def _shipped(

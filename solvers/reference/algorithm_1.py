@@ -201,8 +201,8 @@ class StageTimes:
         later = np.stack([(row <= threshold_ns).sum(axis=1) for row in in_time(self.time, self.tables.deadline)])
         return np.concatenate([np.arange(total) + later, np.full((len(later), 1), total)], axis=1)
 
-    def values(self, low: int, high: int) -> Times | None:
-        """Return the times from ``low`` to below ``high``, in no order; None where nobody knows them all."""
+    def values(self, low: int, high: int) -> Times:
+        """Return the times from ``low`` to below ``high``, in no order."""
         rows = in_time(self.time, self.tables.deadline)
         return np.concatenate([row[(row >= low) & (row < high)] for row in rows])
 

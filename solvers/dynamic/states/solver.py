@@ -27,11 +27,11 @@ from pipecut.formulation.suffixes import suffixes
 from pipecut.solvers.dynamic.states.paths import path_of
 from pipecut.solvers.dynamic.states.reach import StateReach, reach_at
 from pipecut.solvers.dynamic.states.states import StateSpace, state_space
-from pipecut.solvers.dynamic.tables.doubled_times import doubled_times, size_of
 from pipecut.solvers.dynamic.tables.stage_table import StageTable
+from pipecut.solvers.reference.algorithm_1 import check_size
 from pipecut.solvers.reference.line import atom_tables
 from pipecut.solvers.search.first_plan import first_plan
-from pipecut.solvers.search.incumbent import Incumbent, close, questions
+from pipecut.solvers.search.incumbent import Incumbent, questions
 from pipecut.solvers.search.stoppable import STOPPED, stoppable
 from pipecut.solvers.search.support import Support, sized
 
@@ -74,7 +74,7 @@ def accepts(instance: Instance) -> Support:
     if (reason := reason_against(instance)) is not None:
         return Support(reason=reason)
     suffixes(instance)
-    size, _ = size_of(instance, len(possible_kinds(instance)), CutSpace.of(instance))
+    size = check_size(len(possible_kinds(instance)), CutSpace.of(instance).stops)
     return Support(proves=True, bytes_needed=size)
 
 
@@ -96,8 +96,7 @@ def solve(instance: Instance, limits: Limits | None = None, space: CutSpace | No
     known.offer(first_plan(tables) if known.limits.below is None else None)
     try:
         places = space or CutSpace.of(instance)
-        _, doubled = size_of(instance, len(tables.kinds), places)
-        table = StageTable(atom_tables(tables, places, doubled_times(tables, places) if doubled else None))
+        table = StageTable(atom_tables(tables, places))
         search = StateSearch(state_space(table.tables), table, known)
     except StoppedError:
         if known.plan is None:
@@ -142,11 +141,7 @@ class StateSearch:
             reach = self.reach(self.known.upper - 1)
             if reach is not None and reach.depth is None:
                 self.known.lower = self.known.upper
-        values = self.table.candidates(self.known.lower, self.known.upper)
-        if values is None:
-            close(self.known, self._halfway, self.ask)
-            return
-        self._values = values
+        self._values = self.table.candidates(self.known.lower, self.known.upper)
         self._raise()
         further = 0
         while not self.known.closed and not self.known.over():
@@ -188,11 +183,6 @@ class StateSearch:
                 self.known.take(plan, threshold_ns)
                 return True
         return None
-
-    def _halfway(self) -> int:
-        """Return the middle of what is open, or twice the lower limit if that is less."""
-        known = self.known
-        return min((known.lower + known.upper - 1) // 2, 2 * max(1, known.lower))
 
     def reach(self, threshold_ns: int, *, thorough: bool = False) -> StateReach | None:
         """Return what is reached, up to the first plan or ``thorough``; None if stopped before that."""

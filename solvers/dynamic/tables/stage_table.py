@@ -77,15 +77,12 @@ class StageTable:
                 filled.append(replace(stage, span=layers, forms=found[0], again=found[1]))
         return Plan(tuple(filled)) if len(filled) == len(plan) else None
 
-    def candidates(self, low: int, high: int) -> Times | None:
+    def candidates(self, low: int, high: int) -> Times:
         """Return, ascending, every value from ``low`` up to below ``high`` at which the answer can change.
 
-        These are stage times and boundary times; rows add their own (:meth:`exact_times`). None where nobody
-        knows all stage times.
+        These are stage times and boundary times; rows add their own (:meth:`exact_times`).
         """
         times, crossing = self.atoms.times.values(low, high), self.tables.activation + self.tables.gradient
-        if times is None:
-            return None
         crossing = crossing[(crossing >= low) & (crossing < high)]
         return distinct(np.concatenate([times, crossing]), self.tables.deadline)
 

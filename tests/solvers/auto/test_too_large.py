@@ -49,7 +49,7 @@ def test_another_method_is_asked_and_the_notes_say_what_stopped_whom(
 ) -> None:
     instance = deep(60, 2, 2)
     best = find_solver("state_dp").load()(instance, Limits()).objective
-    # Too little for runs of doubled length as well.
+    # Too little for the times of all stages.
     monkeypatch.setattr(size, "MOST_BYTES", 170_000)
     monkeypatch.setattr(simpler, "SOME_CUTS", 12)
     found = checked(instance, plan(instance, Limits(), find_solver(solver)))
