@@ -22,16 +22,20 @@ def best_rows(labels: Labels, group: NDArray[np.int64]) -> NDArray[np.intp]:
     """Return the rows of labels that no other of their group beats, one of equals; by group, then ascending time.
 
     By time, and for each size of the working set: a label goes if one before it with no larger working set holds
-    no more. Bytes held are compared by their rank, less the number of all labels for each group before, so that
-    the least so far never comes from another group. Cost: sorting, for each size of the working set.
+    no more. Of bytes held, or of their rank where numbers become too large, more than any label holds is taken off
+    for each group before, so that the least so far never comes from another group. Cost: sorting, for each size of
+    the working set.
     """
     order = np.lexsort((labels[:, WORKING], labels[:, HELD], labels[:, TIME], group))
     if len(order) <= 1:
         return order
     groups = group[order]
     before = np.concatenate([[0], np.cumsum(groups[1:] != groups[:-1])])
-    _, rank = np.unique(labels[order, HELD], return_inverse=True)
-    height, working = rank - before * len(order), labels[order, WORKING]
+    held, working = labels[order, HELD], labels[order, WORKING]
+    most = int(held.max()) + 1
+    if most > (1 << 62) // (int(before[-1]) + 1):
+        held, most = np.unique(held, return_inverse=True)[1], len(order)
+    height = held - before * most
     kept = np.zeros(len(order), dtype=np.bool_)
     for size in np.unique(working):
         rows = np.flatnonzero(working <= size)

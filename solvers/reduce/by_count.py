@@ -254,10 +254,8 @@ class ByCount:
         self._seen.add(key)
         times = [self.takes(cell, len(cells) - 1 - at) for at, cell in enumerate(cells)]
         known = [time for time in times if time is not None]
-        if (
-            len(known) < len(times)
-            or sum(known) + (self.micro_batches - 1) * max(known) >= self.most + self.most // 64
-        ):
+        promised = sum(known) + (self.micro_batches - 1) * max(known, default=0)
+        if len(known) < len(times) or promised >= self.most + self.most // 64:
             return
         plan = self.make(cells)
         value = None if plan is None else self.price(plan)

@@ -64,10 +64,8 @@ def _plain(kinds: int, scale: int, in_flight: Sequence[int], *, each: bool) -> B
 
 def _priced(weights: ByteWeights, prices: Numbers, in_flight: Sequence[int]) -> ByteWeights:
     """Return the same weights, and those of time with bytes at some prices ``[price, kind]``."""
-    many, kinds = np.array(in_flight)[None, :, None], prices.shape[1]
-    once = np.repeat(prices[:, None, :], len(in_flight), axis=1)
-    stash = (once * many).reshape(-1, kinds)
-    once = once.reshape(-1, kinds)
+    once = np.repeat(prices, len(in_flight), axis=0)
+    stash = once * np.tile(np.array(in_flight), len(prices))[:, None]
     return ByteWeights(
         np.concatenate([weights.time, np.full_like(once, weights.scale)]),
         np.concatenate([weights.once, once]),
