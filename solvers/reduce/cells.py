@@ -292,7 +292,7 @@ class Cells:
         return True
 
     def _closer(self, at: int, in_flight: int, room: Numbers) -> Numbers:
-        """Return the least times of a case by what was weighed for as many micro-batches as are in flight.
+        """Return the least sums of a case, less what room is worth, by what was weighed for as many in flight.
 
         Where nothing was, for the next fewer ones.
         """
@@ -301,13 +301,13 @@ class Cells:
             for price, sums in zip(self.octaves[:, :, None], self._weighed[many][at].sums, strict=True):
                 further = price * (in_flight - many)
                 least = sums + product(further, self.cases[at].sums[STASH]) if many < in_flight else sums
-                np.maximum(found, -(-(least - price * room) // self.weights.scale), out=found)
+                np.maximum(found, least - price * room, out=found)
         return found
 
     def _of_case(self, at_case: int, in_flight: int) -> Numbers:
         case = self.cases[at_case]
         weights, sums = self.weights, case.sums
-        found, never = -(-sums[FAST] // weights.scale), (sums[FAST] >= NO_SUM) | (case.more >= NO_SUM)
+        found, never = sums[FAST], (sums[FAST] >= NO_SUM) | (case.more >= NO_SUM)
         if self.held is not None:
             room = self.room(in_flight) - np.where(never, 0, case.more)
             never |= room < 0
@@ -320,11 +320,11 @@ class Cells:
                 further = price * in_flight - stash
                 least = sums[at] + product(further, sums[STASH]) if further.any() else sums[at]
                 if weights.time[at, 0]:
-                    found = np.maximum(found, -(-(least - price * room) // weights.scale))
+                    found = np.maximum(found, least - price * room)
                 else:
                     never |= least > room
             found = np.maximum(found, self._closer(at_case, in_flight, room))
-        return np.where(never, FORBIDDEN, np.minimum(found, FORBIDDEN))
+        return np.where(never, FORBIDDEN, np.minimum(-(-found // weights.scale), FORBIDDEN))
 
     def price(self, kind: int, node: int, in_flight: int) -> int:
         """Return the number of the price (:meth:`prices`) by which a stage takes most."""

@@ -44,6 +44,7 @@ class CountedStages:
     _weigh: Callable[[int], bool]
     _settle: Callable[[Cell, int, int], bool]
     _known: dict[int, Numbers] = field(default_factory=dict)
+    _finals: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
     _apart: set[int] = field(default_factory=set)
 
     @staticmethod
@@ -107,12 +108,14 @@ class CountedStages:
         """
         if self.like(slot) != slot:
             return None
-        least = self.least(slot)
-        found = np.zeros_like(least, dtype=np.bool_)
-        for size, seats in enumerate(self.seats):
-            for seat in seats:
-                found[size] |= self._final(seat, slot) & (self._priced(seat, slot) <= least[size])
-        return found
+        if slot not in self._finals:
+            least = self.least(slot)
+            found = np.zeros_like(least, dtype=np.bool_)
+            for size, seats in enumerate(self.seats):
+                for seat in seats:
+                    found[size] |= self._final(seat, slot) & (self._priced(seat, slot) <= least[size])
+            self._finals[slot] = found
+        return self._finals[slot]
 
     def closer(self, cells: Sequence[Cell], limit: int) -> bool:
         """Bring the least times of stages closer, wherever they stand; tell whether that changed anything.
@@ -127,6 +130,7 @@ class CountedStages:
         # What takes as long in two slots does so in all that lie between.
         order = sorted(slots, key=lambda slot: (-((slot + 1) & -(slot + 1)), slot))
         changed = [self._settled(cells[-1 - slot], slot, limit) for slot in (*slots[:1], *order)]
+        self._finals.clear()
         if new or any(changed):
             self._known.clear()
         return new or any(changed)
@@ -145,11 +149,8 @@ class CountedStages:
 
     def fits(self, cells: Sequence[Cell]) -> bool:
         """Tell whether stages stand on the line, each where no other place has better links for its size."""
-        seats = [self._seat(cell) for cell in cells]
-        return all(seat in self.seats[cell.size] for cell, seat in zip(cells, seats, strict=True))
-
-    def _seat(self, cell: Cell) -> int:
-        return int(self.line.seat[cell.x, cell.size]) if cell.x <= self.line.devices else -1
+        seat, seats, total = self.line.seat, self.seats, self.line.devices
+        return all(cell.x <= total and int(seat[cell.x, cell.size]) in seats[cell.size] for cell in cells)
 
 
 def sums_before(least: Numbers, crossed: Numbers) -> Numbers:

@@ -166,9 +166,7 @@ class PricedSums:
     def _final(self, slot: int) -> NDArray[np.bool_]:
         """Tell by run whether what a stage in a slot takes will rise no more."""
         found, useful = self.stages.final(slot), self.useful
-        if found is None:
-            return self._never
-        return found[useful.size, useful.first, useful.stop]
+        return self._never if found is None else found[useful.size, useful.first, useful.stop]
 
     def _made(self, options: tuple[Option, ...], times: Numbers, final: NDArray[np.bool_]) -> Numbers:
         """Return ``[size, atom]``: the least suffixes in a phase with a stage more."""

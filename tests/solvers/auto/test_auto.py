@@ -84,7 +84,7 @@ def test_goals_are_decided_each_by_who_sees_them(instance: Instance, monkeypatch
         assert found.solver == "state_dp" and found.proof is Proof.OPTIMAL
         assert [one.value for one in found.claims] == [one.value for one in by_model.claims]
     assert any(note.startswith("devices: state_dp: states ") for note in found.notes)
-    assert "devices: cpsat was asked instead" in found.notes
+    assert "devices: cpsat_types was asked instead" in found.notes
 
 
 def test_who_does_not_end_is_named_and_another_is_asked(
