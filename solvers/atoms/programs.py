@@ -140,13 +140,14 @@ class _Numbers(Generic[Thing]):
 
 
 def _layer_costs(tables: Tables, held: MemoryTables | None, at: int, *, copied: bool = False) -> Hashable:
-    parts = [tables.compute[:, at], tables.inside[:, at]]
+    parts = [tables.compute[:, at], tables.inside[:, at], tables.each[:, at]]
     if held is not None:
-        rows = (held.once, held.by_version, held.by_micro_batch, held.working_set)
+        # In what forms a layer may lie depends on what it follows.
+        rows = (held.once, held.by_version, held.by_micro_batch, held.working_set, held.possible)
         parts += [part[:, at] for part in rows]
     copy = tables.instance.copies[at]
     if copied and copy is not None:
-        parts.append(tables.copies[copy.earlier, at])
+        parts += [tables.copies[copy.earlier, at], tables.copies_each[copy.earlier, at]]
         if held is not None and held.copies:
             more = held.copies[copy.earlier, at]
             parts += [more.once, more.by_version, more.working_set]

@@ -18,7 +18,9 @@ from pipecut.formulation.problem.instance import Instance, build_instance
 from pipecut.formulation.problem.layers import layer_graph
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive
+from pipecut.solvers.catalogue import find_solver
 from pipecut.solvers.reduce.executed.compositions import Compositions
 from pipecut.solvers.reduce.executed.leaves import Leaves
 from pipecut.solvers.reduce.executed.slowest import SlowestFirst
@@ -26,6 +28,7 @@ from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.solver import accepts, solve
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
+from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, cost_models, layer_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
@@ -91,6 +94,18 @@ def test_models_that_repeat_themselves_are_proved_as_by_pricing_every_plan(insta
     _seen(instance)
     found, truth = solve(instance, Limits()), exhaustive.solve(instance)
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
+
+
+@pytest.mark.parametrize("solver", ["reduced_dp", "step_dp", "state_dp"])
+def test_a_layer_that_follows_nothing_is_not_taken_for_one_that_follows_a_product(solver: str) -> None:
+    """The first layer lies by rows alone, the third, which costs the same in every form, as the product does."""
+    rows = [replace(follow("a"), macs=6), matrix("b", weights=1000), replace(follow("c"), macs=6)]
+    layers = chain([*rows, matrix("d", weights=1000)], [0, 0, 0])
+    instance = instance_of(layers, mesh(1, 1, between=Link(30_000_000)))
+    goal = Goal.BOTTLENECK if solver == "state_dp" else Goal.ITERATION_TIME
+    instance = replace(instance, constraints=Constraints(memory=True), goals=(goal,))
+    found, truth = find_solver(solver).load()(instance, Limits()), exhaustive.solve(instance)
+    assert (found.proof, found.objective) == (Proof.OPTIMAL, truth.objective)
 
 
 @pytest.mark.slow
