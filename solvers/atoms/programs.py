@@ -57,8 +57,7 @@ class Programs:
 
     ``copying[a]`` are those of an atom that copies weights which stages from some atom on do not have: (that atom,
     number), ascending, each for the stages from there up to the next. ``layers[c]``: a layer of these costs, and
-    whether it copies; ``edges[c]``: a form edge of these costs. ``widest``: how many layers are live at once at
-    most.
+    whether it copies; ``edges[c]``: a form edge of these costs.
     """
 
     all: tuple[AtomProgram, ...]
@@ -66,7 +65,6 @@ class Programs:
     copying: Mapping[int, tuple[tuple[int, int], ...]]
     layers: tuple[tuple[int, bool], ...]
     edges: tuple[int, ...]
-    widest: int
 
     def of(self, atom: int, start: int) -> int:
         """Return the number of an atom's program in a stage that starts at atom ``start``."""
@@ -112,7 +110,7 @@ def programs(tables: Tables, held: MemoryTables | None, space: CutSpace) -> Prog
             found.append((start, number(first, rows)))
         if found:
             copying[atom] = tuple(found)
-    return Programs(tuple(known), of_atom, copying, tuple(layers.first), tuple(edges.first), max(widths))
+    return Programs(tuple(known), of_atom, copying, tuple(layers.first), tuple(edges.first))
 
 
 def _copied(tables: Tables, space: CutSpace, first: int, stop: int) -> list[tuple[int, list[int]]]:
@@ -190,8 +188,3 @@ def _steps(tables: Tables, of_layer: list[int], of_edge: list[int]) -> Iterator[
             len(kept),
         )
         live = [around[place] for place in kept]
-
-
-def layout_of(step: LayerStep, key: Key) -> int:
-    """Return how a layer without a form of its own lies: as its source does, or by rows if that is outside."""
-    return 0 if step.source is None or key[step.source] == OUTSIDE else key[step.source]

@@ -15,7 +15,6 @@ from ortools.sat.python import cp_model
 
 from pipecut.formulation.limits import StoppedError, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome
-from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.cpsat.variables import Variables, read_plan
 from pipecut.solvers.search.incumbent import Incumbent, close, questions
 
@@ -118,46 +117,33 @@ Build = Callable[[int], Variables]
 """Build the model that asks for a plan of at most a threshold."""
 Make = Callable[[Limits], cp_model.CpSolver]
 """Set up the solver of a question."""
-Read = Callable[[Variables, cp_model.CpSolver], Plan | None]
-"""Read a plan of a solved model; None where it is refused, and the next model will not propose it again."""
 
 
-def search(
-    known: Incumbent,
-    build: Build,
-    read: Read = read_plan,
-    choose: Callable[[], int] | None = None,
-    make: Make = make_solver,
-) -> Outcome:
-    """Search, and say what came of it. A model that is not finished in time leaves all as it was before.
-
-    ``choose`` returns the next threshold (default: :func:`halfway`).
-    """
-    chosen = choose or (lambda: halfway(known))
+def search(known: Incumbent, build: Build, make: Make) -> Outcome:
+    """Search, and say what came of it. A model that is not finished in time leaves all as it was before."""
     with contextlib.suppress(StoppedError):
-        close(known, chosen, lambda threshold: _ask(known, build, read, make, threshold))
+        close(known, lambda: _halfway(known), lambda threshold: _ask(known, build, make, threshold))
         if known.plan is not None and known.closed:
-            _tidy(known, build, read, make)
+            _tidy(known, build, make)
     return known.outcome(questions(known.asked))
 
 
-def halfway(known: Incumbent) -> int:
+def _halfway(known: Incumbent) -> int:
     """Bisect; the first and then every third question is the one that would end the search."""
     return known.upper - 1 if known.asked % 3 == 0 else (known.lower + known.upper - 1) // 2
 
 
-def _ask(known: Incumbent, build: Build, read: Read, make: Make, threshold: int) -> bool | None:
+def _ask(known: Incumbent, build: Build, make: Make, threshold: int) -> bool | None:
     v = build(threshold)
     solver = make(known.limits)
     status = run(solver, v.model, known.limits.deadline.over)
-    plan = read(v, solver) if found(status) else None
-    if plan is not None:
-        known.take(plan, threshold)
+    if found(status):
+        known.take(read_plan(v, solver), threshold)
         return True
     return False if status == cp_model.INFEASIBLE else None
 
 
-def _tidy(known: Incumbent, build: Build, read: Read, make: Make) -> None:
+def _tidy(known: Incumbent, build: Build, make: Make) -> None:
     """Among the optimal plans take one that is easy to read and to run (not proved best: work is limited).
 
     Few devices first, then few stages, then few layers in a form other than 0.
@@ -166,9 +152,8 @@ def _tidy(known: Incumbent, build: Build, read: Read, make: Make) -> None:
     v.model.minimize(untidiness(v))
     solver = make(known.limits)
     solver.parameters.max_deterministic_time = TIDY_WORK
-    plan = read(v, solver) if found(run(solver, v.model, known.limits.deadline.over)) else None
-    if plan is not None:
-        known.take(plan, known.upper)
+    if found(run(solver, v.model, known.limits.deadline.over)):
+        known.take(read_plan(v, solver), known.upper)
 
 
 def untidiness(v: Variables) -> cp_model.LinearExpr | int:

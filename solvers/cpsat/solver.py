@@ -44,4 +44,4 @@ def solve(
     known.begin_where_known()
     known.offer(first_plan(tables))
     make = without_relaxation if instance.goals[0].executed else make_solver
-    return search(known, lambda threshold: build_model(tables, threshold, posted), make=make)
+    return search(known, lambda threshold: build_model(tables, threshold, posted), make)

@@ -19,8 +19,9 @@ from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.costs.tables import Tables, Times, all_tables, possible_kinds
 from pipecut.formulation.limits import StoppedError
 from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
-from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.constraints import Goal, Placement
 from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import line_places
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Combine
 from pipecut.formulation.suffixes import suffixes
@@ -92,6 +93,9 @@ def solve(instance: Instance, limits: Limits | None = None, space: CutSpace | No
     lower = lower_bound(instance)
     known = Incumbent(NAME, instance, begin(limits), FORBIDDEN, lower)
     known.tell()
+    if instance.constraints.placement is Placement.LINE and not line_places(instance):
+        known.lower = known.upper  # no stage has devices, and so there is no plan
+        return known.outcome()
     tables = all_tables(instance, known.limits.deadline)
     known.offer(first_plan(tables) if known.limits.below is None else None)
     try:

@@ -146,7 +146,7 @@ def test_blocks_that_are_alike_share_their_programs() -> None:
     )
     tables = all_tables(instance)
     known = programs(tables, MemoryTables.of(tables), CutSpace.of(instance))
-    assert known.of_atom == (0, 1, 1, 2) and known.widest == 1
+    assert known.of_atom == (0, 1, 1, 2) and [one.width for one in known.all] == [0, 1, 1]
 
 
 def on_one_stage(instance: Instance) -> Instance:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import checked
 from pipecut.formulation.problem.cluster import Cluster, Server
 from pipecut.formulation.problem.constraints import Constraints, Placement
@@ -22,11 +21,11 @@ from pipecut.formulation.suffixes import alike_servers
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.dynamic.states import solver
 from pipecut.solvers.dynamic.states.states import state_space
-from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers
+from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import CLASSES, instances, layer_graphs, links, recomputation, whole_passes
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups
-from tests.solvers.dynamic.test_states import OWN_TIMES, QUIET, agree
+from tests.solvers.dynamic.test_states import OWN_TIMES, QUIET, agree, short_of_memory
 
 
 @st.composite
@@ -64,14 +63,7 @@ def alike_cases(draw: st.DrawFn, placement: Placement, classes: int) -> Instance
     assume(brute_force.count_plans(instance) <= brute_force.MAX_PLANS)
     if draw(st.booleans()):
         return instance
-    plan = brute_force.solve(instance).plan
-    assume(plan is not None)
-    assert plan is not None
-    needed = max(stage.memory_bytes for stage in evaluate(instance, plan).stages)
-    room = max(1, needed * draw(st.integers(20, 110)) // 100)
-    instance = replace(instance, constraints=replace(instance.constraints, memory=True))
-    resized = {one: replace(one, memory_bytes=room) for one in instance.device_classes}
-    return on_servers(instance, [replace(row, device_class=resized[row.device_class]) for row in instance.servers])
+    return short_of_memory(draw, instance, brute_force.solve(instance).plan)
 
 
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)

@@ -108,12 +108,11 @@ def cases(draw: st.DrawFn, *, max_layers: int = 4, max_devices: int = 3) -> Inst
     )
     instance = replace(instance, constraints=constraints)
     assume(solver.reason_against(instance) is None and has_groups(instance))
-    return _limited(draw, instance) if draw(st.integers(0, 3)) else instance
+    return short_of_memory(draw, instance, solver.solve(instance).plan) if draw(st.integers(0, 3)) else instance
 
 
-def _limited(draw: st.DrawFn, instance: Instance) -> Instance:
-    """Give every device class a part of the memory that some good plan needs."""
-    plan = solver.solve(instance).plan
+def short_of_memory(draw: st.DrawFn, instance: Instance, plan: Plan | None) -> Instance:
+    """Give every device class a part of the memory that a plan needs, or a little more."""
     assume(plan is not None)
     assert plan is not None
     needed = max(stage.memory_bytes for stage in evaluate(instance, plan).stages)
