@@ -138,7 +138,7 @@ def _opened(way: OpenedPlan) -> str:
     outcome, training = way.outcome, way.instance.training
     value = "" if outcome.objective is None else outcome.amount(outcome.objective)
     proved = "proved best" if outcome.proof is Proof.OPTIMAL else "perhaps not the best"
-    many = f" in {training.micro_batches} micro-batches" if training.left_open else ""
+    many = f" in {output.count(training.micro_batches, 'micro-batch')}" if training.left_open else ""
     return f"{'; '.join(way.lines)}: a plan of {value}{many}, {proved}"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from pipecut.commands.parser.arguments import GIVEN_ORDERS
 from pipecut.commands.searched_order import unsearched
 from pipecut.commands.terminal.failures import InputError, reading
+from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.schedules.interleaved import interleaved
@@ -43,7 +44,8 @@ class Order:
             return zero_bubble_h1(len(plan), many)
         if len(plan) % self.chunks:
             raise ScheduleError(
-                f"schedule interleaved: the plan has {len(plan)} stages, no multiple of its {self.chunks} chunks"
+                f"schedule interleaved: the plan has {counted(len(plan), 'stage')}, no multiple of its"
+                f" {self.chunks} chunks"
             )
         return interleaved(len(plan) // self.chunks, self.chunks, many)
 

@@ -206,7 +206,7 @@ def _notes(base: ChangedAnswer, rows: Sequence[ChangedAnswer]) -> list[Row]:
     if late:
         held = sum(answer.outcome is not None for answer in late)
         of_others = f"; {held} of them show the plan of another line, which keeps their rules" if held else ""
-        many = "1 change" if len(late) == 1 else f"{len(late)} changes"
+        many = output.count(len(late), "change")
         said.append(("not asked", f"{many}, as no time was left{of_others} (--time-limit, --only)"))
     for answer in rows:
         if answer.outcome is None and not answer.late:

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _checked(certificate: Certificate) -> str:
     """Say what was gone through."""
     if certificate.labels:
-        return f"{len(certificate.labels)} labels"
+        return output.count(len(certificate.labels), "label")
     paths = certificate.paths_in_all
     return (
         f"the suffixes of all plans, by {paths} {plural(paths, 'path')}," if paths else "the suffixes of all plans"

@@ -74,9 +74,9 @@ def exported_plan(instance: Instance, plan: Plan, target: str, source: Source) -
     found = [_read_back(instance, plan, planned, module, run) for run in runs_of(instance, plan, program)]
     _check_rules(planned.violations, "the plan breaks a rule of its scenario")
     nearest = min(found, key=lambda one: (bool(_of_user(one.priced.violations)), one.otherwise))
-    differs = f", which divides {nearest.otherwise} layers otherwise," if nearest.otherwise else ""
+    differs = f" (layers divided otherwise: {nearest.otherwise})" if nearest.otherwise else ""
     broken = _of_user(nearest.priced.violations)
-    _check_rules(broken, f"as {program.name}{differs} runs it, the plan breaks a rule")
+    _check_rules(broken, f"as {program.name} runs it{differs}, the plan breaks a rule")
     return nearest
 
 

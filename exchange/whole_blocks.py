@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.problem.constraints import Recompute, Sharded
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
@@ -112,7 +113,7 @@ def runs_of(instance: Instance, plan: Plan, program: Runtime) -> tuple[RuntimePl
     whole = [one for one in kept if training.micro_batch % one.replicas == 0]
     if not whole:
         raise TargetError(
-            f"stage 0: {kept[0].replicas} replicas share micro-batches of {training.micro_batch} samples, and"
+            f"stage 0: {kept[0].replicas} replicas share {counted(training.micro_batch, 'sample')} at a time, and"
             f" {program.name} gives each equally many: take micro-batches that they divide"
         )
     return tuple(whole)
@@ -213,8 +214,8 @@ def _check_order(instance: Instance, plan: Plan, program: Runtime) -> None:
     at = plan.unlike_classic(training)
     if at is not None:
         raise TargetError(
-            f"stage {at} runs {plan.warm_ups(training)[at]} forward passes before its first backward pass, and"
-            f" {name} {min(len(plan) - at, training.micro_batches)}, of the stages from it on: plan with"
+            f"stage {at} runs {counted(plan.warm_ups(training)[at], 'forward pass')} before its first backward,"
+            f" and {name} {min(len(plan) - at, training.micro_batches)}, of the stages from it on: plan with"
             " training.warm_up: classic"
         )
 
@@ -248,8 +249,8 @@ def _check_degrees(instance: Instance, plan: Plan, program: Runtime) -> bool:
         held = (stage.group.devices, stage.group.devices if copies else stage.group.replicas)
         if held != (first.devices, first.devices if copies else first.replicas):
             raise TargetError(
-                f"stage {at} has {held[0]} devices in {held[1]} replicas, stage 0 {first.devices} in"
-                f" {first.devices if copies else first.replicas}: {program.name} gives all stages equally many"
+                f"stage {at} has {counted(held[0], 'device')} in {counted(held[1], 'replica')}, stage 0 "
+                f"{first.devices} in {first.devices if copies else first.replicas}: {program.name} gives all alike"
             )
         _check_mode(at, stage.group, program.name)
         if not program.splits and not copies and not _copies(instance, stage):
@@ -310,10 +311,9 @@ def _check_recompute(instance: Instance, at: int, stage: Stage, first: Group, ta
     """Raise TargetError for a stage that computes some layers again, or again what others keep."""
     again, wanted = stage.group.mode.recompute, first.mode.recompute
     if stage.again:
-        run = stage.again[0]
-        names = [instance.layers[layer].name for layer in (run.first, run.stop - 1)]
+        names = [instance.layers[one].name for one in (stage.again[0].first, stage.again[0].stop - 1)]
         raise TargetError(
-            f"stage {at} computes {len(stage.again)} blocks again, first the layers {names[0]} to {names[1]}, and "
+            f"stage {at} computes {counted(len(stage.again), 'block')} again, first {names[0]} to {names[1]}, and "
             f"what is written for {target} says nothing of single blocks: plan with constraints.recompute: never "
             "or always"
         )

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from pipecut.formulation.costs.amounts import counted
+
 try:
     import fcntl
 except ImportError:  # a system without such locks: what a killed writer leaves stays
@@ -36,7 +38,7 @@ def read_limited(path: Path, limit: int) -> str:
     with path.open("rb") as file:
         raw = file.read(limit + 1)
     if len(raw) > limit:
-        raise ValueError(f"the file is larger than {limit} bytes")
+        raise ValueError(f"the file is larger than {counted(limit, 'byte')}")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

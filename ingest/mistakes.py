@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Generic, TypeVar
 
 Where = tuple[str | int, ...]
 """The way to a value in nested sections: keys and list indices, outermost first."""
@@ -40,20 +41,31 @@ class Mistake:
         return ": ".join(part for part in (str(self.place), self.path, self.message) if part)
 
 
-class ScenarioError(ValueError):
-    """A scenario file (or an override) is wrong; ``str()`` gives one line for each mistake, in file order."""
+_M = TypeVar("_M")
 
-    def __init__(self, mistakes: Iterable[Mistake]) -> None:
-        """Keep the mistakes by line; those of overrides, which have no line, come last."""
-        self.mistakes = tuple(sorted(mistakes, key=lambda one: (one.place.line == 0, one.place.line)))
+
+class MistakesError(ValueError, Generic[_M]):
+    """A file is wrong; ``str()`` gives one line for each mistake, of the first ones."""
+
+    def __init__(self, mistakes: Iterable[_M]) -> None:
+        """Keep every mistake; spell out the first of them."""
+        self.mistakes = tuple(mistakes)
         lines = [str(mistake) for mistake in self.mistakes[:MOST_SHOWN]]
         if len(self.mistakes) > MOST_SHOWN:
             lines.append(f"... and {len(self.mistakes) - MOST_SHOWN} more")
         super().__init__("\n".join(lines))
 
-    def __reduce__(self) -> tuple[type[ScenarioError], tuple[tuple[Mistake, ...]]]:
+    def __reduce__(self) -> tuple[type[MistakesError[_M]], tuple[tuple[_M, ...]]]:
         """Pickle by the mistakes, so that the error survives the way from another process."""
         return type(self), (self.mistakes,)
+
+
+class ScenarioError(MistakesError[Mistake]):
+    """A scenario file (or an override) is wrong; ``str()`` gives one line for each mistake, in file order."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        """Keep the mistakes by line; those of overrides, which have no line, come last."""
+        super().__init__(sorted(mistakes, key=lambda one: (one.place.line == 0, one.place.line)))
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipecut.formulation.costs.amounts import plural
+from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.outcome import GoalClaim, Outcome
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
@@ -132,8 +132,4 @@ def split_in_words(instance: Instance, stage: Stage) -> str:
     ways = [(stage.in_words(form), number) for form, number in chosen.most_common()]
     if len(ways) < 2:
         return "".join(f"split by {way}" for way, _ in ways)
-    return "split by " + " and ".join(f"{way} ({_layers(number)})" for way, number in ways)
-
-
-def _layers(number: int) -> str:
-    return f"{number} {plural(number, 'layer')}"
+    return "split by " + " and ".join(f"{way} ({counted(number, 'layer')})" for way, number in ways)

@@ -40,6 +40,7 @@ from pipecut.formulation.timeline.program import SYNC
 from pipecut.formulation.timeline.timeline import Timeline
 from pipecut.report import simulation as theory
 from pipecut.report.simulation import INTERLEAVED, ZERO_BUBBLE, Simulation
+from pipecut.report.wording import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ Row = Callable[[Relation, int, str], Measure]
 
 def _makespan(simulation: Simulation) -> list[Measure]:
     total = simulation.micro_batches
-    name = "makespan of one step" if simulation.made.schedule.flush else f"makespan of {total:,} micro-batches"
+    name = f"makespan of {'one step' if simulation.made.schedule.flush else count(total, 'micro-batch')}"
 
     def row(relation: Relation, formula: int, source: str) -> Measure:
         return Measure("makespan", name, "ns", simulation.timeline.makespan_ns, relation, formula, source)

@@ -70,10 +70,10 @@ def check_placement(instance: Instance, plan: Plan, schedule: PipelineSchedule) 
 def _reasons(instance: Instance, plan: Plan, schedule: PipelineSchedule) -> Iterator[str]:
     wanted = instance.training.micro_batches
     if schedule.stages != len(plan):
-        yield f"it has {schedule.stages} stages, the plan {len(plan)}"
+        yield f"its stages are {schedule.stages}, those of the plan {len(plan)}"
         return
     if schedule.micro_batches != wanted:
-        yield f"it has {schedule.micro_batches} micro-batches, training.micro_batches is {wanted}"
+        yield f"its micro-batches are {schedule.micro_batches}, training.micro_batches is {wanted}"
     for stage, ranks in enumerate(schedule.stage_ranks):
         if len(ranks) != 1:
             listed = ", ".join(map(str, ranks))

@@ -74,7 +74,7 @@ FORMATS: Mapping[str, Callable[[float], str]] = MappingProxyType(
         "exact": exact,
         "bytes": amount,
         "rate": lambda value: f"{value:,.4g}",
-        "exact_bytes": lambda value: f"{value:,} bytes",
+        "exact_bytes": lambda value: count(int(value), "byte"),
         "whole": lambda value: f"{value:,}",
         "price": lambda value: f"{amounts.price(int(value))} per hour",
         "share": percent,

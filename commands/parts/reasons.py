@@ -389,7 +389,7 @@ def _breaks(one: Neighbour) -> str:
 
 def _idle_lines(found: Reasons, idle: IdleReason) -> Iterator[str]:
     total = found.instance.devices
-    yield f"{total - idle.used} of {total} devices have nothing to do"
+    yield f"{total - idle.used} of {total} devices {'has' if total - idle.used == 1 else 'have'} nothing to do"
     if idle.outcome is None:
         yield f"the best plan with {idle.used + 1} devices was not searched for: {idle.note}"
     else:

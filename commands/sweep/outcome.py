@@ -157,7 +157,7 @@ def _head(outcome: SweepOutcome) -> list[Row]:
     shown.append(("claims", Text(said, style=style)))
     what = "price of the cluster for an hour" if outcome.priced() else "devices (no prices are known)"
     many = min(len(outcome.front()), MOST_ROWS)
-    shown.append(("shown", f"{many} plans that none beats, {what} against samples per second"))
+    shown.append(("shown", f"{human.count(many, 'plan')} that none beats, {what} against samples per second"))
     return shown
 
 

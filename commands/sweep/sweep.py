@@ -116,7 +116,7 @@ def bar_text(name: str, known: int, total: int, now: int, seconds: float) -> str
 def following(name: str, total: int, kept: int, *, quiet: bool) -> Iterator[tuple[SweepLine, threading.Event]]:
     """Provide the line of a sweep, and what is set once somebody asks to stop."""
     if not quiet and kept:
-        output.remark(f"{kept} of {total} points are known already")
+        output.remark(f"{kept} of {output.count(total, 'point')} {'is' if kept == 1 else 'are'} known already")
     with ProgressLine(name, quiet=quiet) as line:
         yield SweepLine(name, total, kept, line), threading.Event()
 

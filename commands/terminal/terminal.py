@@ -27,27 +27,18 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from pipecut.commands.terminal.failures import InputError
+from pipecut.formulation.costs.amounts import counted, scaled_size
 from pipecut.formulation.costs.amounts import duration as duration
 from pipecut.formulation.costs.amounts import exact_duration as exact_duration
 from pipecut.formulation.costs.amounts import gap as gap
-from pipecut.formulation.costs.amounts import plural, scaled_size
 from pipecut.report.wording import printable as printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
+amount, count = scaled_size, counted
 WIDTH = 80
 """Columns of a narrow terminal, which lines of words are wrapped to."""
-
-
-def amount(size_bytes: int) -> str:
-    """Return an amount of data with a binary prefix: ``11 GiB`` if that is exact, else ``1.500 GiB``."""
-    return scaled_size(size_bytes)
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 layer``, ``3 layers``."""
-    return f"{number} {plural(number, noun)}"
 
 
 _OTHER_THAN_LINES = re.compile(r"[^\n\t]+")

@@ -390,7 +390,7 @@ class _Deciding:
         self.ways[source] = len(ways)
         if not ways:
             raise StagesError(
-                f"stage {self._forms.stage}: layer {self.layer} has {count} columns, and {len(shares)} devices "
+                f"stage {self._forms.stage}: layer {self.layer} has columns: {count}, and {len(shares)} devices "
                 f"with shares {', '.join(map(str, shares))} would not all get some"
             )
         return Cut(dimension, minor, ways[self._chosen.get(source, 0)], source)

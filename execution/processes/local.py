@@ -270,7 +270,7 @@ def as_one_of(
     """
     number, now = int(os.environ["RANK"]), _Now()
     if int(os.environ["WORLD_SIZE"]) != size:
-        raise RunFailedError(f"the plan has {size} devices, torchrun started {os.environ['WORLD_SIZE']} processes")
+        raise RunFailedError(f"devices of the plan: {size}, processes of torchrun: {os.environ['WORLD_SIZE']}")
     import torch.distributed as dist
 
     from pipecut.execution.processes.channel import join

@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from pipecut.execution.errors import StagesError
+from pipecut.formulation.costs.amounts import counted
 from pipecut.ingest.torch.export import Inputs
 
 
@@ -68,7 +69,7 @@ def check_samples(batch: object, what: str, many: int) -> None:
                     f"{name} is a {type(one).__name__}, whose samples are not told apart: give a tensor"
                 )
         elif not one.dim() or len(one) != many:
-            found = f"{len(one)} samples" if one.dim() else "no samples"
+            found = counted(len(one), "sample") if one.dim() else "no samples"
             raise StagesError(
                 f"{name} has {found} (shape {list(one.shape)}), and a step takes {many}, as planned: give as many "
                 "in dimension 0, or plan with another training.global_batch"
@@ -91,7 +92,7 @@ def check_mean(
         rows = (range(half), range(half, samples))
         parts = [float(loss(samples_of(outputs, one), samples_of(targets, one))) * len(one) for one in rows]
         what, other = (
-            f"that of its {half} first and {samples - half} other samples on average",
+            f"that of its {half} first and {counted(samples - half, 'other sample')} on average",
             sum(parts) / samples,
         )
     else:

@@ -31,6 +31,7 @@ from pipecut.execution.running.layout import RunLayout, layout_of
 from pipecut.execution.running.pipeline import LossFunction, Pipeline
 from pipecut.execution.splitting.programs import HandedTensor
 from pipecut.execution.splitting.stages import StageModule
+from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.precision import Precision
@@ -123,7 +124,7 @@ class TorchPipeline(Pipeline):
         for stage, devices in enumerate(self.layout.stages):
             what = None
             if widths[stage] != widths[0]:
-                what = f"has {widths[stage]} devices, stage 0 {widths[0]}"
+                what = f"has {counted(widths[stage], 'device')}, stage 0 {widths[0]}"
             if devices.degree > 1:
                 what = "has layers that are divided over devices"
             for runner in self.stages:
@@ -248,11 +249,8 @@ class RunJob:
         """Return the optimiser of a process's weights; None where it has none to train."""
         weights = [one for one in pipeline.parameters.values() if one.requires_grad]
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.SGD
-        return (
-            kind(weights, lr=LEARNING_RATE if self.learning_rate is None else self.learning_rate)
-            if weights
-            else None
-        )
+        rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
+        return kind(weights, lr=rate) if weights else None
 
     def connection(self, process: int) -> Callable[..., Channel]:
         """Return what joins a process to the others."""
@@ -354,7 +352,7 @@ def pipeline(
     order = schedule or schedule_of(training, len(plan), warm_ups=plan.warm_ups(training))
     layout = layout_of(plan, order, training.micro_batch, problem)
     if dist.get_world_size() != layout.size:
-        raise StagesError(f"the plan has {layout.size} devices, and there are {dist.get_world_size()} processes")
+        raise StagesError(f"devices of the plan: {layout.size}, processes: {dist.get_world_size()}")
     connect = partial(DistributedChannel, timeout_s=timeout_s)
     return Pipeline(
         model,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from pipecut.execution.dividing.moves import ROWS, bounds
 from pipecut.execution.errors import StagesError
+from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.costs.forms import SHARDINGS
 from pipecut.formulation.problem.constraints import Sharded
 from pipecut.formulation.problem.instance import Instance
@@ -176,7 +177,7 @@ def layout_of(
             "against; run it as 1F1B, which ends each step with a flush"
         )
     if schedule.stages != len(plan):
-        raise StagesError(f"schedule {schedule.name} has {schedule.stages} stages, the plan {len(plan)}")
+        raise StagesError(f"{schedule.name} has {counted(schedule.stages, 'stage')}, the plan {len(plan)}")
     ranks = _ranks(plan, schedule)
     first: dict[int, int] = {}
     rank_of: list[int] = []
@@ -218,7 +219,7 @@ def _ranks(plan: Plan, schedule: PipelineSchedule) -> dict[int, int]:
         rank = min(ranks)
         if widths.setdefault(rank, devices) != devices:
             raise StagesError(
-                f"stage {stage} has {devices} devices, and another stage of its rank {widths[rank]}: "
+                f"stage {stage} has {counted(devices, 'device')}, and another stage of its rank {widths[rank]}: "
                 "stages of one rank need equally many"
             )
     return widths

@@ -32,7 +32,7 @@ class Formats:
         if precision is not None and kept is not None and kept != precision.weights:
             raise StagesError(
                 f"training.precision.frozen {float(kept):g} cannot be run: weights that are not trained are"
-                f" kept like the others, in {precision.weights} bytes"
+                f" kept like the others, whose elements have {precision.weights}"
             )
         has_room = precision is not None and precision.optimizer >= _WITH_COPY
         if found == (2, 2, 2) and has_room:

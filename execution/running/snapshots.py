@@ -81,7 +81,7 @@ class Snapshot:
         sizes = {one["processes"] for one in self._contents}
         if sizes != {len(files)}:
             raise StagesError(
-                f"{folder}: found files of {len(files)} processes, expected those of {sizes or 'some'}"
+                f"{folder}: processes whose files are there: {len(files)}, expected {sizes or 'some'}"
             )
         self.step: int = self._contents[0]["step"]
 

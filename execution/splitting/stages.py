@@ -366,6 +366,6 @@ def _check_layers(plan: Plan, called: Sequence[str], named: Sequence[str]) -> No
     if not plan.stages or listed != list(range(len(called))):
         spans = ", ".join(f"{stage.span.first} to {stage.span.stop - 1}" for stage in plan.stages)
         raise StagesError(
-            f"the plan's stages hold layers {spans or 'of no stage'}; the model has {len(called)} layers, and "
+            f"the plan's stages hold layers {spans or 'of no stage'}; the model's layers are {len(called)}, and "
             "each must be in one stage: make the plan from this model with inputs of this form"
         )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from pipecut.formulation.costs.amounts import counted as count
 from pipecut.formulation.problem.constraints import Constraints, Demands, Requirement, kinds
 from pipecut.formulation.problem.units import ceil_div
 
@@ -86,11 +87,6 @@ def overfull(at: Instance, plan: Plan, counts: Callable[[int], bool]) -> int:
         if counts(server)
     ]
     return max(0, *over) if over else 0
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 layer``, ``3 layers``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def sizes(instance: Instance) -> str:

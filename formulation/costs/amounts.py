@@ -81,13 +81,17 @@ def significant(value: float, digits: int) -> str:
     """Return a number with so many significant digits, never as a power of ten."""
     if abs(value) < 10**digits:
         value = float(f"{value:.{digits}g}")  # first, as rounding may add a digit before the point
-    before = len(str(int(abs(value))))
-    return f"{value:.{max(0, digits - before)}f}"
+    return f"{value:.{max(0, digits - len(str(int(abs(value)))))}f}"
 
 
 def plural(number: int, noun: str) -> str:
     """Return a noun as it stands behind a number."""
-    return noun + ("" if number == 1 else "es" if noun.endswith("ch") else "s")
+    return noun + ("" if number == 1 else "es" if noun.endswith(("ch", "s")) else "s")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 layer``, ``3 layers``, ``2 micro-batches``."""
+    return f"{number} {plural(number, noun)}"
 
 
 def _scaled(value: float, units: Units, step: int) -> str:

@@ -37,7 +37,7 @@ from fnmatch import fnmatchcase
 
 import networkx as nx
 
-from pipecut.formulation.costs.amounts import plural
+from pipecut.formulation.costs.amounts import counted, plural
 from pipecut.formulation.costs.megatron_forms import forms_in
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Axis, LayerGraph, Split, layers_of
@@ -435,7 +435,7 @@ def cut_for(graph: nx.DiGraph, runtime: str) -> nx.DiGraph:
     chosen = graph.copy()
     chosen.graph["cuts"] = tuple(names[place] for place in places if place not in reasons)
     if reasons:
-        some = f"{len(reasons)} of {len(places)} places between modules are closed to {program.name}"
+        some = f"{len(reasons)} of {counted(len(places), 'place')} between modules closed to {program.name}"
         note = f"model.runtime: {some}, the first since {next(iter(reasons.values()))}"
         chosen.graph["notes"] = (*graph.graph.get("notes", ()), note)
     return chosen

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.predictor.curves import Measured
 from pipecut.ingest.errors import GraphFileError, ModelError
 from pipecut.ingest.files import atomic_write
@@ -118,8 +119,8 @@ def with_times(
     if len(sizes) == 1 and set(samples) != set(sizes):
         asked = ", ".join(map(str, sorted(samples)))
         raise ModelError(
-            f"{source}: measured with micro-batches of {sizes[0]} samples, and the training has {asked}: choose "
-            f"the measured size, or profile again with --samples {asked.replace(' ', '')}"
+            f"{source}: measured with {counted(sizes[0], 'sample')} a micro-batch, the training has {asked}: "
+            f"choose the measured size, or profile again with --samples {asked.replace(' ', '')}"
         )
     curves: dict[str, list[Measured]] = {name: [] for name in graph}
     for times in profile.times:
@@ -156,12 +157,12 @@ def _extrapolated(sizes: Sequence[int], samples: Collection[int]) -> str:
     """Say which times are beyond what was measured; nothing where none is."""
     outside = [str(one) for one in sorted(samples) if not sizes[0] <= one <= sizes[-1]]
     if outside:
-        return (
-            f"{sizes[0]} to {sizes[-1]} samples, so times of {', '.join(outside)} are extrapolated, in proportion"
-        )
-    if len(sizes) == 1:
-        return f"{sizes[0]} samples alone, so times of devices that share a stage are extrapolated, in proportion"
-    return ""
+        many, what = f"{sizes[0]} to {counted(sizes[-1], 'sample')}", f", so times of {', '.join(outside)}"
+    elif len(sizes) == 1:
+        many, what = f"{counted(sizes[0], 'sample')} alone", ", so times of devices that share a stage"
+    else:
+        return ""
+    return f"{many}{what} are extrapolated, in proportion"
 
 
 def machine_name() -> str:

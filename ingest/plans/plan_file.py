@@ -20,11 +20,12 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.costs.prices import StageCost, updates_ns
 from pipecut.formulation.evaluate import Evaluation
 from pipecut.formulation.problem.groups import Group
@@ -33,7 +34,7 @@ from pipecut.formulation.problem.layers import EVERY_FORM
 from pipecut.formulation.problem.modes import ONE_COPY, Mode
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.ingest.files import atomic_write, parse_json, read_limited
-from pipecut.ingest.mistakes import MOST_SHOWN, did_you_mean, shown
+from pipecut.ingest.mistakes import MOST_SHOWN, MistakesError, did_you_mean, shown
 
 
 def choices_to_dict(instance: Instance) -> dict[str, Any]:
@@ -128,7 +129,7 @@ class _Reader:
             self._wrong("stages", "expected 1 stage or more, got none")
         if len(data["stages"]) > len(self.layers):
             total = len(self.layers)
-            self._wrong("stages", f"expected at most {total} stages, as many as layers, got {len(data['stages'])}")
+            self._wrong("stages", f"expected {total} at most, as many as layers, got {len(data['stages'])}")
             return None
         stages = [self._stage(f"stages[{index}]", raw) for index, raw in enumerate(data["stages"])]
         read = tuple(stage for stage in stages if stage is not None)
@@ -223,7 +224,7 @@ class _Reader:
                 self._wrong(where, f"no server {shown(name)} in the cluster{did_you_mean(name, self.servers)}")
             elif type(count) is not int or not 1 <= count <= self.instance.devices:
                 # That a server has fewer is for the rules to say; more than all there are is never written out.
-                has = f"1 to {self.instance.devices} devices, as the whole cluster has"
+                has = f"1 to {counted(self.instance.devices, 'device')}, as the whole cluster has"
                 self._wrong(f"{where}.{name}", f"expected {has}, got {shown(count)}")
             else:
                 counts[self.servers[name]] = count
@@ -233,7 +234,7 @@ class _Reader:
         """Read one form for each layer; rules judge whether the layer can take it."""
         if not isinstance(raw, list) or len(raw) != len(span):
             got = f"{len(raw)}" if isinstance(raw, list) else shown(raw)
-            self._wrong(where, f"expected {len(span)} forms, one for each layer, got {got}")
+            self._wrong(where, f"expected {counted(len(span), 'form')}, one for each layer, got {got}")
             return ()
         for at, form in enumerate(raw):
             if type(form) is not int or form not in EVERY_FORM:
@@ -283,16 +284,8 @@ FORMAT_VERSION = 1
 """The version of the format that is written, and the only one that is read."""
 
 
-class PlanError(ValueError):
+class PlanError(MistakesError[str]):
     """A plan file is wrong; ``str()`` gives one line for each mistake."""
-
-    def __init__(self, mistakes: Iterable[str]) -> None:
-        """Keep every mistake; spell out the first of them."""
-        self.mistakes = tuple(mistakes)
-        lines = list(self.mistakes[:MOST_SHOWN])
-        if len(self.mistakes) > MOST_SHOWN:
-            lines.append(f"... and {len(self.mistakes) - MOST_SHOWN} more")
-        super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple[type[PlanError], tuple[tuple[str, ...]]]:
         """Pickle by the mistakes, so that the error survives the way from another process."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipecut.formulation.schedules.table import Action, Kind, PipelineSchedule, ScheduleError, validate
 from pipecut.ingest.files import atomic_write, read_limited
-from pipecut.ingest.mistakes import MOST_SHOWN, shown
+from pipecut.ingest.mistakes import MistakesError, shown
 
 LARGEST_FILE = 16 * 2**20
 """Bytes of the largest schedule file that is read: 64 stages with 10,000 micro-batches take 10 MiB."""
@@ -25,16 +25,8 @@ LARGEST_FILE = 16 * 2**20
 _COMMUNICATION = re.compile(r"-?\d+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)\d*")
 
 
-class ScheduleFileError(ValueError):
+class ScheduleFileError(MistakesError[str]):
     """A schedule file is wrong; ``str()`` gives one line for each mistake."""
-
-    def __init__(self, mistakes: Iterable[str]) -> None:
-        """Keep every mistake; spell out the first of them."""
-        self.mistakes = tuple(mistakes)
-        lines = list(self.mistakes[:MOST_SHOWN])
-        if len(self.mistakes) > MOST_SHOWN:
-            lines.append(f"... and {len(self.mistakes) - MOST_SHOWN} more")
-        super().__init__("\n".join(lines))
 
 
 def read_schedule(path: str | Path, *, flush: bool = True) -> PipelineSchedule:

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
+from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.problem.constraints import Names, kinds
 from pipecut.ingest.mistakes import Mistake, Where, did_you_mean
 from pipecut.ingest.operators.costs import OPERATORS
@@ -156,7 +157,7 @@ def _device_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
         if found and found.usable <= 0:
             yield (
                 ("cluster", "devices", name, "kept"),
-                f"leaves nothing: {found.kept} of the {found.memory} bytes of each device",
+                f"leaves nothing: {found.kept} of the {counted(found.memory, 'byte')} of each device",
             )
 
 

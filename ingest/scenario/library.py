@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
+from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.ingest.mistakes import Mistake, ScenarioError, Where, did_you_mean
 from pipecut.ingest.scenario.fields import (
@@ -162,7 +163,7 @@ class DeviceFacts(FactsPart):
             if one in self.peaks:
                 return self.peaks[one].value
         asked = " or ".join(wanted) or "no format"
-        of = f" (elements of {bytes_per_element} bytes)" if arithmetic is None else ""
+        of = f" (elements of {counted(bytes_per_element, 'byte')})" if arithmetic is None else ""
         known = ", ".join(self.peaks)
         raise LookupError(
             f"the library has no peak of '{name}' for {asked}{of}; it has {known}."

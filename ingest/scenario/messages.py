@@ -96,7 +96,7 @@ def _limit(text: str, key: str) -> Sentence:
 def _entries(found: Found, where: Where, root: type[StrictPart]) -> str:
     context = found["ctx"]
     least = "min_length" in context
-    limit = f"at least {context['min_length']}" if least else f"at most {context['max_length']}"
+    limit = f"{context['min_length']} or more" if least else f"at most {context['max_length']}"
     return f"expected {limit} entries, got {context['actual_length']}"
 
 

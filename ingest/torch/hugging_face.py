@@ -407,7 +407,7 @@ class _Inputs:
                 f"{self.path}: give model.sequence, how many tokens (of raw sound: values) a sample has{limit}"
             )
         if most is not None and asked > most and not getattr(inner, "rope_parameters", None):
-            raise ModelError(f"{self.path}: model.sequence {asked}, but the model has only {most} positions")
+            raise ModelError(f"{self.path}: model.sequence {asked}, but positions of the model are {most}")
         return asked
 
     def _pictures(self, key: str) -> tuple[int, ...]:

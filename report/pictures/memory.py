@@ -21,7 +21,7 @@ from pipecut.report.pictures.shapes import (
     stage_colour,
     width_of,
 )
-from pipecut.report.wording import amount, duration, percent, rank_name
+from pipecut.report.wording import amount, count, duration, percent, rank_name
 
 FEW, MOST = 5, 8
 """Charts beside one another, of up to MANY ranks and of more, then with fewer words."""
@@ -76,7 +76,7 @@ def _panel(content: dict[str, Any], index: int, width: float, largest: float) ->
     steps += [f"H{short(x(time))}V{short(y(held))}" for time, held in points]
     yield Path(f"{''.join(steps)}H{short(width)}V{short(foot)}Z", "held")
     yield Line(0, y(limit), width, y(limit), "limit")
-    tip = f"{peak:,} bytes at {rank['peak_ns']:,} ns"
+    tip = f"{count(peak, 'byte')} at {rank['peak_ns']:,} ns"
     yield Circle(x(rank["peak_ns"]), y(peak), 3.5, "peak", tip)
     yield Line(0, foot, width, foot, "axis")
     yield Label(0, foot + 15, "0", "note small")

@@ -26,7 +26,7 @@ from pipecut.report.pictures.shapes import (
     of_stages,
     stage_colour,
 )
-from pipecut.report.wording import rank_name, round_duration
+from pipecut.report.wording import count, rank_name, round_duration
 
 LEFT, RIGHT, TOP = 84.0, 10.0, 40.0
 LANES = 660.0
@@ -138,7 +138,7 @@ def timeline_picture(content: dict[str, Any], name: str = "timeline") -> Picture
     )
     numbers = {"left": LEFT, "right": RIGHT, "head": head, "tail": tail, "gap": scale.gap, "makespan": makespan}
     numbers |= {"foot": lanes.foot, "top": TOP}
-    title = f"Timeline of {content['micro_batches_run']} micro-batches in {stages} stages"
+    title = f"Timeline of {count(content['micro_batches_run'], 'micro-batch')} in {count(stages, 'stage')}"
     return Picture(name, title, lanes.foot + 26, shapes, numbers)
 
 

@@ -268,7 +268,7 @@ def using_more(instance: Instance, devices: int) -> Instance:
     def check(_: Instance, plan: Plan) -> Iterator[Violation]:
         used = _devices(plan)
         if used < devices:
-            words = f"stages take {used} devices, expected at least {devices}"
+            words = f"devices that stages take: {used}, expected at least {devices}"
             yield Violation(NAME, "plan", used, devices, "devices", words)
 
     def post(v: Any) -> Iterator[tuple[tuple[int, ...], Any]]:  # noqa: ANN401 (as Own says)

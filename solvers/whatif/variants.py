@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server, Wiring
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.units import Link, slowest
@@ -273,10 +274,9 @@ def _micro_batches(instance: Instance) -> Iterator[ChangedInstance]:
     larger = [number for number in numbers if number > used][:NEAREST]
     for number in (*larger, *smaller):
         changed = replace(training, micro_batches=number, micro_batch_choices=())
-        many = "1 micro-batch" if number == 1 else f"{number} micro-batches"
         yield _made(
             ChangeKind.MICRO_BATCHES,
-            f"{many} of {batch // number}",
+            f"{counted(number, 'micro-batch')} of {batch // number}",
             lambda changed=changed: replace(instance, training=changed),
         )
 

@@ -49,7 +49,7 @@ def test_chunks_of_a_rank_are_on_its_processes() -> None:
 @pytest.mark.parametrize(
     ("widths", "schedule", "micro_batch", "words"),
     [
-        ((1, 1), one_f_one_b(3, 2), 4, "schedule one_f_one_b has 3 stages, the plan 2"),
+        ((1, 1), one_f_one_b(3, 2), 4, "one_f_one_b has 3 stages, the plan 2"),
         ((1, 1), async_one_f_one_b(2, 2), 4, "has no flush: it changes weights between the micro-batches"),
         ((1, 1, 2, 1), interleaved(2, 2, 2), 4, "stage 2 has 2 devices, and another stage of its rank 1"),
     ],

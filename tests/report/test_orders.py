@@ -155,8 +155,8 @@ def test_memory_is_held_to_the_timeline() -> None:
 @pytest.mark.parametrize(
     ("tokens", "reason"),
     [
-        ([["0F0", "0B0"]], "it has 1 stages, the plan 2"),
-        ([["0F0", "0B0"], ["1F0", "1B0"]], "it has 1 micro-batches, training.micro_batches is 2"),
+        ([["0F0", "0B0"]], "its stages are 1, those of the plan 2"),
+        ([["0F0", "0B0"], ["1F0", "1B0"]], "its micro-batches are 1, training.micro_batches is 2"),
         (
             [["0F0", "0F1", "1F0", "1F1", "1B0", "1B1", "0B0", "0B1"]],
             "stages 0 and 1 share rank 0, but run on 1 x s0",

@@ -169,7 +169,7 @@ def test_what_is_no_snapshot_is_refused_and_not_run(tmp_path: Path) -> None:
     with pytest.raises(StagesError, match=r"has shape .* is of another model"):
         other[0][0].load(tmp_path)
     (folder / "process-2.pt").unlink()
-    with pytest.raises(StagesError, match="found files of 2 processes, expected those of"):
+    with pytest.raises(StagesError, match="processes whose files are there: 2, expected"):
         run[0][0].load(tmp_path)
 
     class Evil:

@@ -89,7 +89,7 @@ def test_times_of_a_profile_are_planned_with(pipecut: Command, files: Path) -> N
     ("changed", "options", "words"),
     [
         ({"device_class": "cpu"}, [], "measured on device class 'cpu', and the cluster has card"),
-        ({}, ["--set", "training.micro_batches=1"], "with micro-batches of 2 samples, and the training has 4"),
+        ({}, ["--set", "training.micro_batches=1"], "with 2 samples a micro-batch, the training has 4"),
         ({"times": [TIMES | {"layers": ROWS[:2]}]}, [], "layer 2 is in the model only"),
         ({"times": [TIMES | {"layers": [*ROWS, ROWS[0] | {"name": "9"}]}]}, [], "layer 9 is in the profile only"),
         ({"times": []}, [], "times: List should have at least 1 item"),

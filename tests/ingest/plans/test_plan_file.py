@@ -203,7 +203,7 @@ WRONG: tuple[tuple[object, tuple[str, ...]], ...] = (
             "stages[0].devices.right: expected 1 to 4 devices, as the whole cluster has, got 2147483647",
         ),
     ),
-    ({"stages": one_stage()["stages"] * 7}, ("stages: expected at most 6 stages, as many as layers, got 7",)),
+    ({"stages": one_stage()["stages"] * 7}, ("stages: expected 6 at most, as many as layers, got 7",)),
     (one_stage(devices=[]), ('stages[0].devices: expected {"server name": number of devices}, got a list',)),
     (one_stage(forms=[0]), ("stages[0].forms: expected 6 forms, one for each layer, got 1",)),
     (

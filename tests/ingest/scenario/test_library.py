@@ -202,7 +202,7 @@ def test_the_peak_follows_the_number_format(
     ("name", "size", "arithmetic", "said"),
     [
         ("tpu-v4", 4, None, "no peak of 'tpu-v4' for fp32 (elements of 4 bytes); it has bf16"),
-        ("a100-sxm-40gb", 1, None, "for fp8 (elements of 1 bytes); it has fp64, fp32, tf32, bf16, fp16"),
+        ("a100-sxm-40gb", 1, None, "for fp8 (elements of 1 byte); it has fp64, fp32, tf32, bf16, fp16"),
         ("a100-sxm-40gb", 3, None, "for no format (elements of 3 bytes)"),
         ("v100-sxm-16gb", 2, NumberFormat.BF16, "for bf16; it has fp64, fp32, fp16"),
     ],

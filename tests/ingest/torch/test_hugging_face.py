@@ -263,7 +263,7 @@ def test_a_trace_that_fails_on_made_inputs_names_them(tmp_path: Path) -> None:
         (LLAMA | {"architectures": ["Path"]}, {}, "has no model 'Path'"),
         (LLAMA, {"task": "fill-mask"}, "no llama for fill-mask, only for text-generation, "),
         (LLAMA, {"sequence": None}, "give model.sequence, how many tokens (of raw sound: values) a sample has"),
-        (SMALL["gpt2"], {"task": "text-generation", "sequence": 2000}, "has only 1024 positions"),
+        (SMALL["gpt2"], {"task": "text-generation", "sequence": 2000}, "positions of the model are 1024"),
         (LLAMA | {"num_attention_heads": 0}, {}, "LlamaForCausalLM cannot be built from it: "),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_plan_says_in_its_file_which_blocks_it_computes_again() -> None:
     assert evaluate(instance, found.plan).stages[0].memory_bytes == 540
     assert written["stages"][0]["recompute"] == [["a", "a"]]
     assert "recomputes 1 block" in stage_in_words(instance, found.plan, 0)
-    with pytest.raises(TargetError, match="stage 0 computes 1 blocks again, first the layers a to a"):
+    with pytest.raises(TargetError, match="stage 0 computes 1 block again, first a to a"):
         runs_of(instance, found.plan, RUNTIMES["torchtitan"])
     for other in SOLVERS:
         if other.exact and other.name not in (
