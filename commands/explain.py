@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipecut.commands.parts.reasons import claim_to_dict, reasons_to_dict
-from pipecut.commands.parts.task import EXIT_CODES, Task, open_task
+from pipecut.commands.parts.task import EXIT_CODES, Task, announced, open_task
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError
 from pipecut.commands.terminal.interrupt import run_stoppable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pipecut.solvers.reasons.reasons import Reasons
 
 LEFT = "stopped before anything that clashes was found"
-UNLIMITED_S = 60.0
+UNLIMITED_S = 20.0
 """Longest search for an explanation where the scenario sets no time limit."""
 
 
@@ -51,18 +51,11 @@ def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
         limits = limits.within(UNLIMITED_S)
     title = f"why {task.scenario.name} has no plan"
     with ProgressLine(title, quiet=task.quiet, deadline=limits.deadline) as line:
-
-        def announce() -> None:
-            if line.shown:
-                line.stopping()
-            else:
-                output.remark("stopping with what is explained so far (Ctrl-C again to abort)")
-
         try:
             found = run_stoppable(
                 lambda: explain(task.instance, limits),
                 task.stop,
-                announce,
+                announced(line, "with what is explained so far"),
                 deadline=limits.deadline,
                 instead=lambda: Explanation((), False, time.monotonic() - began_s, (LEFT,)),
             )
@@ -226,18 +219,11 @@ def _reasons(task: Task, plan: Plan, limits: Limits) -> Reasons:
     limits = replace(limits, stopped=task.stop.is_set)
     title = f"reasons for the plan of {task.scenario.name}"
     with ProgressLine(title, quiet=task.quiet, deadline=limits.deadline) as line:
-
-        def announce() -> None:
-            if line.shown:
-                line.stopping()
-            else:
-                output.remark("stopping with the reasons so far (Ctrl-C again to abort)")
-
         try:
             return run_stoppable(
                 lambda: reasons(task.instance, plan, limits),
                 task.stop,
-                announce,
+                announced(line, "with the reasons so far"),
                 deadline=NEVER if task.limits.end_s is None else limits.deadline,
                 instead=task.out_of_time("no reasons were found in time"),
             )
@@ -287,7 +273,8 @@ def _show(task: Task, outcome: Outcome | None, found: Reasons | None, why: Expla
 
     rows: list[Row] = []
     if outcome is not None:
-        rows = [("proof", PROOFS[outcome.proof]), *left_out_rows(task.instance, outcome)]
+        left = None if why is None else why.left_out
+        rows = [("proof", PROOFS[outcome.proof]), *left_out_rows(task.instance, outcome, left)]
     rows += [] if why is None else explanation_rows(why)
     if found is None:
         output.show(KeyLines(rows))

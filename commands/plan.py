@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pipecut.formulation.problem.instance import Instance
     from pipecut.formulation.problem.plan import Plan
     from pipecut.solvers.crosscheck import Check, Claim
+    from pipecut.solvers.explain import Explanation
 
 
 def refuse_uncertifiable(task: Task, path: Path | None) -> None:
@@ -211,7 +212,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = replace(found, outcome=_compared(task, found.outcome))
     shown = not arguments.json and found.outcome.plan is not None and output.stdout().isatty()
     if shown:
-        _show(task, found.outcome, (), verbose=arguments.verbose)
+        _show(task, found.outcome, None, verbose=arguments.verbose)
     outcome = task.checked(found) if arguments.cross_check else found.outcome
     outcome, checks = _double_checked(task, outcome, wanted=arguments.double_check)
     evaluation = None if outcome.plan is None else evaluate(task.instance, outcome.plan)
@@ -226,8 +227,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif shown:
         _show_checks(outcome)
     else:
-        why = explanation_rows(explanation) if explanation else ()
-        _show(task, outcome, why, verbose=arguments.verbose)
+        _show(task, outcome, explanation, verbose=arguments.verbose)
     if failure is not None:
         raise failure
     return EXIT_CODES[outcome.proof]
@@ -284,12 +284,13 @@ def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path
     return None
 
 
-def _show(task: Task, outcome: Outcome, why: Sequence[tuple[str, str]], *, verbose: bool) -> None:
+def _show(task: Task, outcome: Outcome, explanation: Explanation | None, *, verbose: bool) -> None:
     from pipecut.commands.parts.tables import outcome_parts
 
+    why, left = (explanation_rows(explanation), explanation.left_out) if explanation else ((), None)
     grid = [] if task.grid is None else [("plain grid", task.grid.beside(task.instance, outcome))]
     evaluation = None if outcome.plan is None else evaluate(task.instance, outcome.plan)
-    output.show(*outcome_parts(task.instance, outcome, evaluation, [*grid, *why], verbose=verbose))
+    output.show(*outcome_parts(task.instance, outcome, evaluation, [*grid, *why], verbose=verbose, left=left))
 
 
 def _show_checks(outcome: Outcome) -> None:

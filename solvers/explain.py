@@ -44,7 +44,7 @@ from pipecut.formulation.costs.amounts import scaled_size
 from pipecut.formulation.costs.memory import MemoryParts
 from pipecut.formulation.costs.tables import Tables, all_tables
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.limits import StoppedError, in_time
+from pipecut.formulation.limits import Deadline, StoppedError, in_time
 from pipecut.formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, begin
 from pipecut.formulation.problem.constraints import Goal, OnHost, Placement, Recompute, Sharded
 from pipecut.formulation.problem.cuts import CutSpace
@@ -89,17 +89,53 @@ class Opening:
         return f"{self.key}: {self.written}"
 
 
-def openings(instance: Instance, closed: Collection[str] = (), *, tried: bool = True) -> tuple[Opening, ...]:
+class Wider:
+    """An instance with choices open, and with each training that is left open then, made once: that takes long."""
+
+    def __init__(self, instance: Instance) -> None:
+        """Begin with nothing made."""
+        self.instance = instance
+        self._made: dict[object, Instance | None] = {}
+        self._chosen: dict[object, list[Instance]] = {}
+
+    def opened(self, some: Iterable[Opening]) -> Instance | None:
+        """Return what :func:`opened` does."""
+        key = tuple(one.line for one in some)
+        if key not in self._made:
+            self._made[key] = opened(self.instance, some)
+        return self._made[key]
+
+    def chosen(self, some: Iterable[Opening], deadline: Deadline) -> list[Instance]:
+        """Return what :func:`chosen` makes of it: nothing where there is no such instance. Raises StoppedError."""
+        key, made = tuple(one.line for one in some), self.opened(some)
+        if key not in self._chosen:
+            self._chosen[key] = [] if made is None else chosen(made, deadline)
+        return self._chosen[key]
+
+
+def chosen(instance: Instance, deadline: Deadline) -> list[Instance]:
+    """Return the instance with each training that it leaves open, the likeliest to have a plan first.
+
+    Small micro-batches take the least memory. Raises StoppedError.
+    """
+    every = sorted(instance.training.choices, key=lambda one: -one.micro_batches)
+    return [replace(instance, training=one) for one in in_time(every, deadline)]
+
+
+def openings(
+    instance: Instance, closed: Collection[str] = (), *, tried: bool = True, wider: Wider | None = None
+) -> tuple[Opening, ...]:
     """Return the choices that an instance leaves out and could have, but for some ``closed`` keys.
 
     Those come first that leave plans most like the others. Of one key, the later opens more. Where a program runs
     the plan, what it does not run is closed too.
     Where they are not ``tried`` no instance is made, which takes long of a large model: they may be written,
-    of splits the sequence alone, and nobody knows of what use that is.
+    of splits the sequence alone, and nobody knows of what use that is. ``wider`` keeps what is made.
     """
+    wider = wider or Wider(instance)
     shut = (*closed, *(BY_PROGRAM if instance.constraints.equal_samples else ()))
-    found = (one for one in _openings(instance, tried=tried) if one.key not in shut)
-    return tuple(one for one in found if not tried or opened(instance, [one]) is not None)
+    found = (one for one in _openings(instance, wider if tried else None) if one.key not in shut)
+    return tuple(one for one in found if not tried or wider.opened((one,)) is not None)
 
 
 def left_out(some: Iterable[Opening]) -> tuple[str, ...]:
@@ -121,7 +157,7 @@ def opened(instance: Instance, some: Iterable[Opening]) -> Instance | None:
         return None
 
 
-def _openings(instance: Instance, *, tried: bool) -> Iterator[Opening]:
+def _openings(instance: Instance, wider: Wider | None) -> Iterator[Opening]:
     constraints, training = instance.constraints, instance.training
     if constraints.recompute is Recompute.NEVER:
         key, words = "constraints.recompute", "recomputation"
@@ -145,14 +181,18 @@ def _openings(instance: Instance, *, tried: bool) -> Iterator[Opening]:
         fields = {"optimizer_on_host": OnHost.ALLOWED}
         yield Opening("constraints.optimizer_on_host", "allowed", "the memory of the host", fields)
     axes = [one for one in Axis if one is not Axis.PAIRS and one not in constraints.splits]
-    if tried:
-        axes = [one for one in axes if _gives_forms(instance, one)]
+    if wider is not None:
+        axes = [one for one in axes if _gives_forms(instance, wider, one)]
     else:
         axes = [one for one in axes if one is Axis.SEQUENCE and any(row.across for row in instance.layers)]
     if axes:
-        splits = (*constraints.splits, *axes)
-        written = f"[{', '.join(splits)}]"
-        yield Opening("constraints.splits", written, f"splits by {' and '.join(axes)}", {"splits": splits})
+        yield _split_by(instance, axes)
+
+
+def _split_by(instance: Instance, axes: Sequence[Axis]) -> Opening:
+    splits = (*instance.constraints.splits, *axes)
+    words = f"splits by {' and '.join(axes)}"
+    return Opening("constraints.splits", f"[{', '.join(splits)}]", words, {"splits": splits})
 
 
 def _degrees(instance: Instance) -> tuple[int, ...]:
@@ -162,12 +202,10 @@ def _degrees(instance: Instance) -> tuple[int, ...]:
     return tuple(1 << power for power in range(MOST_DEGREES) if 1 << power <= instance.devices)
 
 
-def _gives_forms(instance: Instance, axis: Axis) -> bool:
+def _gives_forms(instance: Instance, wider: Wider, axis: Axis) -> bool:
     """Tell whether some layer has more forms along an axis."""
-    wider = opened(instance, [Opening("", "", "", {"splits": (*instance.constraints.splits, axis)})])
-    if wider is None:
-        return False
-    pairs = zip(instance.layers, wider.layers, strict=True)
+    made = wider.opened((_split_by(instance, [axis]),))
+    pairs = () if made is None else zip(instance.layers, made.layers, strict=True)
     return any(set(two.allowed_forms) - set(one.allowed_forms) for one, two in pairs)
 
 
@@ -203,7 +241,6 @@ class Possible:
     """
 
     limits: Limits
-    questions: int = 0
     _known: list[Plan] = field(default_factory=list)
     _tables: dict[object, Tables] = field(default_factory=dict)
 
@@ -217,11 +254,11 @@ class Possible:
         rule broken. Cost: for each choice one model and one search; tables are shared by variants that differ in
         memory only. A plan of an earlier answer, or a simple one that fits, saves both.
         """
+        return self.first(chosen(instance, self.limits.deadline), likely=likely, quick=quick)
+
+    def first(self, parts: Sequence[Instance], *, likely: bool = False, quick: bool = False) -> Possibility | None:
+        """Return the same of instances with everything chosen, the first of which that has a plan."""
         self.limits.deadline.check()
-        self.questions += 1
-        # Small micro-batches take the least memory, so they are the likeliest to have a plan.
-        every = sorted(instance.training.choices, key=lambda one: -one.micro_batches)
-        parts = [replace(instance, training=one) for one in every]
         stopped = False
         for known in (True, False):
             for at, one in enumerate(parts):
@@ -287,14 +324,10 @@ class Possible:
         constraints = instance.constraints
         classes = tuple(instance.class_index(server) for server in range(len(instance.servers)))
         sizes = instance.demands.devices_per_stage
-        modes = (
-            constraints.recompute,
-            constraints.recompute_layers,
-            constraints.sharded,
-            constraints.optimizer_on_host,
-        )
-        modes = (sizes, constraints.tensor_parallel_degrees, *modes)
-        key = (constraints.placement, constraints.max_servers, *modes, classes, instance.layers, instance.training)
+        again = (constraints.recompute, constraints.recompute_layers)
+        state = (constraints.sharded, constraints.optimizer_on_host, constraints.tensor_parallel_degrees)
+        where = (constraints.placement, constraints.max_servers, sizes, classes)
+        key = (*again, *state, *where, instance.layers, instance.training)
         if key not in self._tables:
             self._tables[key] = all_tables(instance, self.limits.deadline)
         return replace(self._tables[key], instance=instance, deadline=self.limits.deadline)
@@ -390,8 +423,9 @@ def explain(instance: Instance, limits: Limits | None = None, closed: Collection
     """
     began = time.monotonic()
     possible = Possible(begin(limits))
-    off = openings(instance, closed)
-    ways, hopeless, answered = _opened_plans(instance, off, possible)
+    wider = Wider(instance)
+    off = openings(instance, closed, wider=wider)
+    ways, hopeless, answered = _opened_plans(wider, off, possible)
     told: dict[str, Any] = {"opened": ways, "left_out": left_out(off), "hopeless": hopeless}
     if all(one.chunks > 1 for one in instance.training.choices):
         note = (
@@ -399,9 +433,7 @@ def explain(instance: Instance, limits: Limits | None = None, closed: Collection
             " groups or more, whose number divides the micro-batches, and a run of layers for each of their stages"
         )
         return Explanation((), False, time.monotonic() - began, (note,), **told)
-    clashes: list[Clash] = []
-    notes: list[str] = []
-    complete = True
+    clashes, complete = list[Clash](), True
     try:
         _find_clashes(instance, possible, clashes)
         for at, clash in enumerate(clashes):
@@ -411,17 +443,15 @@ def explain(instance: Instance, limits: Limits | None = None, closed: Collection
             complete = complete and known
     except StoppedError:
         complete = False
-    if not (complete and answered):
-        notes.append("stopped early: not every question was answered")
-    if complete and not clashes:
-        notes.append(NOTHING_CLASHES)
-    notes += [f"{len(clashes)} independent clashes: each needs a way out"] * (len(clashes) > 1)
     done = complete and answered
+    notes = ["stopped early: not every question was answered"] * (not done)
+    notes += [NOTHING_CLASHES] * (complete and not clashes)
+    notes += [f"{len(clashes)} independent clashes: each needs a way out"] * (len(clashes) > 1)
     return Explanation(tuple(clashes), done, time.monotonic() - began, tuple(notes), **told)
 
 
 def _opened_plans(
-    instance: Instance, off: Sequence[Opening], possible: Possible
+    wider: Wider, off: Sequence[Opening], possible: Possible
 ) -> tuple[tuple[OpenedPlan, ...], bool, bool]:
     """Return plans with choices open that are off, whether none is proved to exist, and whether all is answered.
 
@@ -433,65 +463,63 @@ def _opened_plans(
         for at, one in enumerate(off):
             if hopeless.get(at) or (found and not quick) or any(off[other].key == one.key for other in found):
                 continue  # where the same key opened less, that is enough
-            plan, hopeless[at] = _asked(instance, (one,), asking.share(len(off) + 1 - at), quick=quick)
+            plan, hopeless[at] = _asked(wider, (one,), asking.share(len(off) + 1 - at), quick=quick)
             found |= {} if plan is None else {at: plan}
     ways = [((off[at],), plan) for at, plan in found.items()]
     if not found and off:
-        plan, none = _asked(instance, off, asking, quick=False)
+        plan, none = _asked(wider, off, asking, quick=False)
         if plan is None:
             return (), none, none
-        ways = [_fewest(instance, off, plan, asking)]
+        ways = [_fewest(wider, off, plan, asking)]
     planning = possible.share(3)
     parts = range(len(ways), 0, -1)
-    best = [_planned(instance, *one, planning.limits.share(part)) for part, one in zip(parts, ways, strict=True)]
+    best = [_planned(wider, *one, planning.limits.share(part)) for part, one in zip(parts, ways, strict=True)]
     return tuple(best), not off, True
 
 
 def _asked(
-    instance: Instance, some: Sequence[Opening], possible: Possible, *, quick: bool
+    wider: Wider, some: Sequence[Opening], possible: Possible, *, quick: bool
 ) -> tuple[Possibility | None, bool]:
     """Return a plan with some choices open, if one is found, and whether it is proved that there is none."""
-    wider = opened(instance, some)
-    if wider is None:
-        return None, True
     try:
-        plan = possible.plan(wider, likely=True, quick=quick)
+        plan = possible.first(wider.chosen(some, possible.limits.deadline), likely=True, quick=quick)
     except StoppedError:
         return None, False
     return plan, plan is None
 
 
 def _fewest(
-    instance: Instance, off: Sequence[Opening], plan: Possibility, possible: Possible
+    wider: Wider, off: Sequence[Opening], plan: Possibility, possible: Possible
 ) -> tuple[tuple[Opening, ...], Possibility]:
     """Leave choices out again, the last first, for as long as a plan is found in time."""
     kept = list(off)
     for at, one in enumerate(reversed(off)):
         fewer = [other for other in kept if other is not one]
-        found, _ = _asked(instance, fewer, possible.share(len(off) - at), quick=False)
+        found, _ = _asked(wider, fewer, possible.share(len(off) - at), quick=False)
         if found is not None:
             kept, plan = fewer, found
     last = {one.key: one for one in kept}  # of one key the later opens more
     return tuple(last.values()), plan
 
 
-def _planned(instance: Instance, some: Sequence[Opening], plan: Possibility, limits: Limits) -> OpenedPlan:
+def _planned(wider: Wider, some: Sequence[Opening], plan: Possibility, limits: Limits) -> OpenedPlan:
     """Return the best plan with some choices open that a search within limits finds, or the one that is known."""
-    lines, wider = tuple(one.line for one in some), opened(instance, some) or instance
-    known = evaluate(*plan)
-    further = tuple(
-        GoalClaim(goal, value, None, looked_at=False)
-        for goal, value in zip(instance.goals[1:], known.further, strict=True)
-    )
+    instance, lines, known = wider.instance, tuple(one.line for one in some), evaluate(*plan)
+    rest = zip(instance.goals[1:], known.further, strict=True)
+    further = tuple(GoalClaim(goal, value, None, looked_at=False) for goal, value in rest)
     first = Outcome(EXPLAIN, Proof.FEASIBLE, plan[1], known.objective, further=further, goals=instance.goals)
+
+    def ask(one: Instance, within: Limits) -> Outcome:
+        return best_plan(one, within, cross_check=False)
+
     with contextlib.suppress(ValueError, StoppedError):
-        chosen, best = decide(wider, lambda one, within: best_plan(one, within, cross_check=False), limits)
+        found, best = decide(wider.opened(some) or instance, ask, limits)
         if best.proof is Proof.INFEASIBLE:
             raise FalseClaimError(
                 f"{best.solver} claims that no plan exists with {'; '.join(lines)}, but there is one"
             )
-        if best.proof is not Proof.UNKNOWN and _of_a_step(chosen, best) <= _of_a_step(plan[0], first):
-            return OpenedPlan(lines, chosen, best)
+        if best.proof is not Proof.UNKNOWN and _of_a_step(found, best) <= _of_a_step(plan[0], first):
+            return OpenedPlan(lines, found, best)
     return OpenedPlan(lines, plan[0], first)
 
 

@@ -336,16 +336,22 @@ def outcome_parts(
     why: Sequence[tuple[str, str]] = (),
     *,
     verbose: bool = False,
+    left: Sequence[str] | None = None,
 ) -> tuple[RenderableType, ...]:
-    """Return what was found, the stages of its plan, and what was done for it; without a plan, what says why."""
-    found = KeyLines([*result_rows(instance, outcome, evaluation), *why])
+    """Return what was found, the stages of its plan, and what was done for it; without a plan, what says why.
+
+    ``left`` is what the scope leaves out, in words, where that is known.
+    """
+    found = KeyLines([*result_rows(instance, outcome, evaluation, left), *why])
     done = KeyLines(search_rows(instance, outcome, evaluation, verbose=verbose))
     if outcome.plan is None or evaluation is None:
         return (found, "", done)
     return found, "", StageLines(instance, outcome.plan, evaluation), "", done
 
 
-def result_rows(instance: Instance, outcome: Outcome, evaluation: Evaluation | None) -> list[Row]:
+def result_rows(
+    instance: Instance, outcome: Outcome, evaluation: Evaluation | None, left: Sequence[str] | None = None
+) -> list[Row]:
     """Return what was found and how strongly it is held: objective, other goals, bound and gap, proof, rules."""
     rows: list[Row] = []
     if outcome.objective is not None:
@@ -358,7 +364,7 @@ def result_rows(instance: Instance, outcome: Outcome, evaluation: Evaluation | N
         opened = [str(claim.goal) for claim in outcome.further if claim.status is Status.OPEN]
         rows.append(("gap", human.gap(outcome.gap) + (f" of {opened[0]}" if opened else "")))
     rows.append(("proof", Text(proof_text(outcome), style=COLOURS[outcome.proof])))
-    rows += left_out_rows(instance, outcome)
+    rows += left_out_rows(instance, outcome, left)
     rows += [("", Text(line, style=WRONG)) for line in _unlimited(evaluation)]
     return [*rows, *any_order_rows(outcome), *broken]
 
@@ -428,16 +434,20 @@ def proof_text(outcome: Outcome) -> str:
     return "not proved in full: " + ", ".join(f"{claim.goal} {claim.status}" for claim in claims)
 
 
-def left_out_rows(instance: Instance, outcome: Outcome) -> list[tuple[str, str]]:
+def left_out_rows(
+    instance: Instance, outcome: Outcome, left: Sequence[str] | None = None
+) -> list[tuple[str, str]]:
     """Say which choices the scope leaves out that a plan may be had with, where none exists in it, or is found.
 
-    Where none is found they are said as they are to be written, since nobody has tried them.
+    Where none is found they are said as they are to be written, since nobody has tried them. To try takes long of
+    a large model, so whoever has done it gives what is ``left`` out.
     """
     unknown = outcome.proof is Proof.UNKNOWN and outcome.plan is None
-    off = openings(instance, tried=not unknown) if unknown or outcome.proof is Proof.INFEASIBLE else ()
-    if not off:
+    asked = left is None and (unknown or outcome.proof is Proof.INFEASIBLE)
+    off = openings(instance, tried=not unknown) if asked else ()
+    *first, last = left or left_out(off) or ("",)
+    if not last:
         return []
-    *first, last = left_out(off)
     said = ("", f"which leaves out {', '.join(first)} and {last}" if first else f"which leaves out {last}")
     lines = {one.key: one.line for one in off}  # of one key the later opens more
     return [said, *(("to try", line) for line in lines.values() if unknown)]

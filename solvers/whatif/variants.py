@@ -138,17 +138,8 @@ class ChangedInstance:
         ``classes`` are devices that each class of the cluster is replaced by, one after another.
         Cost: an instance is built for each variant.
         """
-        return tuple(
-            one
-            for found in (
-                _memory(instance),
-                _servers(instance),
-                _links(instance),
-                _micro_batches(instance),
-                _devices(instance, classes),
-            )
-            for one in found
-        )
+        more = (*_links(instance), *_micro_batches(instance), *_devices(instance, classes))
+        return (*_memory(instance), *_servers(instance), *more)
 
 
 def base_variant(instance: Instance) -> ChangedInstance:

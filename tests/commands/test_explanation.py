@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pipecut.commands.parts.tables import left_out_rows
 from pipecut.formulation.constraints.constraint import Violation
 from pipecut.formulation.constraints.plans.own import Own
 from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import Deadline
 from pipecut.formulation.outcome import FalseClaimError, Outcome, Proof
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
@@ -24,6 +25,8 @@ from pipecut.formulation.problem.layers import Layer, Split, layer_graph
 from pipecut.formulation.problem.plan import Plan
 from pipecut.ingest.graphs.graph_file import write_graph
 from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.explain import Opening, opened
+from pipecut.solvers.explain import chosen as every_choice
 from pipecut.solvers.reference import line as line_dp
 from tests.command_line import Command
 from tests.commands.fakes import saying_nothing_of
@@ -203,3 +206,27 @@ def test_choices_that_are_off_are_said_as_they_are_written_where_nothing_was_fou
     }
     found = Outcome("auto", Proof.FEASIBLE, Plan(()), 9)
     assert left_out_rows(instance, found) == []
+
+
+@pytest.mark.parametrize("command", ["plan", "explain"])
+def test_choices_that_are_off_are_opened_once_each(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """To open one takes long of a large model: what the search makes of it, its words and its plan all share."""
+    made, chosen = list[tuple[str, ...]](), list[tuple[int, ...]]()
+
+    def opening(instance: Instance, some: Iterable[Opening]) -> Instance | None:
+        some = tuple(some)
+        made.append(tuple(one.line for one in some))
+        return opened(instance, some)
+
+    def choosing(instance: Instance, deadline: Deadline) -> list[Instance]:
+        chosen.append(tuple(one.micro_batches for one in instance.training.choices))
+        return every_choice(instance, deadline)
+
+    monkeypatch.setattr("pipecut.solvers.explain.opened", opening)
+    monkeypatch.setattr("pipecut.solvers.explain.chosen", choosing)
+    ran = pipecut(command, scenario, "--set", "cluster.devices.card.memory=1 KiB")
+    assert ran.code == 1 and "which leaves out" in ran.out
+    assert made and len(made) == len(set(made))
+    assert len([one for one in chosen if len(one) > 1]) <= 2  # other micro-batches alone, and with all others
