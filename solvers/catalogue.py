@@ -122,12 +122,6 @@ SOLVERS: tuple[SolverEntry, ...] = (
         blocks=ADDED,
     ),
     SolverEntry.of(
-        "halves_dp",
-        "the exact search for the step under ZB-H1",
-        "pipecut.solvers.zero_bubble_h1.solver",
-        exact=True,
-    ),
-    SolverEntry.of(
         "period_dp",
         "the exact programme for the executed period",
         "pipecut.solvers.dynamic.period.solver",

@@ -193,10 +193,6 @@ class Ingredient(enum.Enum):
             )
         ),
     )
-    HALVES = (
-        "suffixes with backward passes in halves",
-        ("pipecut.solvers.zero_bubble_h1.rest", "pipecut.solvers.zero_bubble_h1.solver"),
-    )
     REDUCED = (
         "the reduction to atoms, and times of its stages",
         (
@@ -288,9 +284,6 @@ METHODS: dict[str, Method] = {
     ),
     "reduced_dp": _method(*_REDUCED, I.SUFFIXES, I.BOXES),
     "cpsat_types": _method(*_REDUCED, I.ON_TYPES, I.CPSAT, I.SUFFIXES, I.BOXES),
-    "halves_dp": _method(
-        *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES, I.HALVES), proposed_by=(I.FIRST_PLAN,)
-    ),
     "cpsat_chunks": _method(I.GROUPS, I.SUMS, I.CHUNKS, I.CPSAT, proposed_by=(I.MOVES, I.BOXES)),
     "brute_force": _method(I.ENUMERATION),
     "certificate": _method(

@@ -8,7 +8,6 @@ import pytest
 
 from pipecut.formulation.outcome import Limits
 from pipecut.formulation.problem.constraints import Constraints
-from pipecut.formulation.problem.training import Schedule
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers.catalogue import AUTO, all_names, all_solvers, find_any
 from tests.commands.fakes import ROOT
@@ -16,7 +15,7 @@ from tests.commands.fakes import ROOT
 
 @pytest.mark.parametrize("entry", all_solvers(), ids=lambda entry: entry.name)
 def test_an_entry_loads_the_solver_that_signs_with_its_name(entry: object, scenario: Path) -> None:
-    goals = {"period_dp": "period", "step_dp": "step_time", "halves_dp": "step_time"}
+    goals = {"period_dp": "period", "step_dp": "step_time"}
     goals["reduced_dp"] = "iteration_time"
     goal = goals.get(entry.name, "bottleneck")  # pyright: ignore
     schedule = (
@@ -28,10 +27,6 @@ def test_an_entry_loads_the_solver_that_signs_with_its_name(entry: object, scena
     if entry.name == "cpsat_chunks":  # pyright: ignore
         training, one = replace(instance.training, chunks=2), Constraints(tensor_parallel_degrees=(1,))
         instance = replace(instance, training=training, constraints=one)
-    if entry.name == "halves_dp":  # pyright: ignore
-        training, stages = replace(instance.training, schedule=Schedule.ZERO_BUBBLE_H1), Constraints(memory=False)
-        stages = replace(stages, stages_at_least=1, stages_at_most=1)
-        instance = replace(instance, training=training, constraints=stages)
     found = find_any(entry.name).load()(instance, Limits())  # pyright: ignore
     assert found.solver == entry.name  # pyright: ignore
 

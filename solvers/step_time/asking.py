@@ -46,6 +46,8 @@ NEARER = 8
 MOST_NUMBERS = 1 << 26
 """Suffixes that are told by passes are so many numbers of 8 bytes at most."""
 
+NARROW = (2, 200)
+"""So many labels of stages, and of suffixes, are kept where a first plan is looked for, and no proof."""
 FIRST_BOXES, FIRST_MADE, PARTS = 64, 1 << 20, 8
 """Where warm-ups are chosen so many boxes and suffixes are allowed first, and limits are such parts of the gap."""
 
@@ -76,7 +78,8 @@ class Search:
 
     def run(self) -> None:
         """Search until the bound meets the plan. Raises StoppedError after the deadline."""
-        if self.known.instance.training.chooses_warm_ups and self.parts.passes.formula is None:
+        chosen = self.known.instance.training.chooses_warm_ups and self.parts.passes.formula is None
+        if chosen or self.spans.stages is not None:
             self._from_above()
         else:
             self._from_below()
@@ -85,13 +88,18 @@ class Search:
         """Look for better plans at once, and for lower limits where that takes too many suffixes.
 
         This is for warm-ups that are chosen: of few paths is it known that there always are such, so boxes of
-        plans have bounds that exclude little; only the first ones are looked at.
+        plans have bounds that exclude little; only the first ones are looked at. And for backward passes in
+        halves, of whose paths nothing is known: there a narrow search finds the first plans.
         """
-        self._coarse(self.known.upper - 1)
-        limit = min(self.known.upper - 1, self.known.lower + self.known.lower // FIRST_STEP)
-        if self.known.lower <= limit:
+        known, before = self.known, self.known.upper + 1
+        self._coarse(known.upper - 1)
+        limit = min(known.upper - 1, known.lower + known.lower // FIRST_STEP)
+        if known.lower <= limit and self.spans.stages is None:
             self._parted(self._coarse(limit), limit, FIRST_BOXES)
-        known, allowed, part, too_much = self.known, FIRST_MADE, PARTS, self.known.upper
+        while known.lower < known.upper < before and self.spans.stages is not None:
+            before = known.upper
+            self._by_suffixes(known.upper - 1, None, width=NARROW)
+        allowed, part, too_much = FIRST_MADE, PARTS, known.upper
         while known.lower < known.upper:
             most = known.upper - 1
             if part < PARTS:
@@ -212,25 +220,30 @@ class Search:
                 self.known.take(plan)
                 self.waiting = 1
 
-    def _by_suffixes(self, most_ns: int, only: Useful | None, allowed: int = 0) -> bool:
+    def _by_suffixes(
+        self, most_ns: int, only: Useful | None, allowed: int = 0, width: tuple[int, int] = (0, 0)
+    ) -> bool:
         """Search all plans that take at most so long, and tell whether none was left out.
 
-        ``only``: all stages that they are made of, if known; ``allowed``: about so many suffixes (0: any number).
+        ``only``: all stages that they are made of, if known; ``allowed``: about so many suffixes (0: any number);
+        ``width``: about so many labels of stages and of suffixes are kept (0: all).
         """
         known, deadline = self.known, self.parts.tables.deadline
         known.asked += 1
         rest = rest_of(self.spans, self.ways, most_ns, deadline, only)
-        mixtures = mixtures_of(rest, self.least, self.order, deadline)
+        halves = self.spans.stages is not None
+        mixtures = None if halves else mixtures_of(rest, self.least, self.order, deadline)
         bound = 0 if mixtures is None else min((one.bound for one in mixtures), default=most_ns + 1)
         self._raise(min(max(rest.best, bound), most_ns + 1))
-        fronts = StageFronts(self.parts, most_ns, mixtures=mixtures or ())
-        growth = Growth(rest, fronts, responses(self.order, len(rest.spans.rules)), mixtures, allowed=allowed)
+        fronts = StageFronts(self.parts, most_ns, width[0], mixtures or ())
+        growth = Growth(rest, fronts, self._answers(), mixtures, width[1], allowed)
         for found in growth.run():
             known.take(plan_of(found, growth.slots, fronts, self.ways, self.space), int(found.least[0]))
         self.made += growth.made
-        if growth.done:
+        whole = growth.done and not any(width)
+        if whole:
             self._raise(min(known.upper, most_ns + 1))
-        return growth.done
+        return whole
 
     def _raise(self, bound: int) -> None:
         if bound > self.known.lower:

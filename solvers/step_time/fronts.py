@@ -68,7 +68,7 @@ class StageFronts:
     def __init__(self, of: StageParts, most_ns: int, width: int = 0, mixtures: Sequence[Mixture] = ()) -> None:
         self.tables, self.space, self.passes, self.programs = of.tables, of.space, of.passes, of.programs
         self.held, self.most_ns, self._mixtures = of.held, most_ns, mixtures
-        self._growing = Growing(of, width)
+        self._growing, self._every = Growing(of, width), Growing(of, 0)
         self._columns = of.passes.columns
         self._often = of.passes.often
         self._furthers: dict[StageRule, Further] = {}
@@ -110,12 +110,12 @@ class StageFronts:
         further = Further(
             begin,
             steps,
-            partial(self._growing.put, rule),
+            partial(self._every.put, rule),
             [self._wanted(rule, span, passes)],
             self.tables.deadline,
         )
         for layer, step in enumerate(steps, begin + 1):
-            grown = self._growing.step(rule, step, grown, self.most_ns, layer, further)
+            grown = self._every.step(rule, step, grown, self.most_ns, layer, further)
             history.append(grown)
         found_passes = self._columns.passes(grown.labels[:, :HELD])
         better = compared(found_passes) <= compared(np.array([passes], dtype=np.int64))

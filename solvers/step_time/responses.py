@@ -65,10 +65,13 @@ class Responses(Protocol):
 def responses(training: Training | Formula, most_stages: int) -> Responses:
     """Return how suffixes of plans of at most so many stages answer under a schedule, or by a formula.
 
-    Raises ValueError for a schedule that no search is written for.
+    Of exactly so many where backward passes have halves. Raises ValueError for a schedule that no search is
+    written for.
     """
     if isinstance(training, Formula):
         return LatencyAndSlowest(training)
+    if training.schedule is Schedule.ZERO_BUBBLE_H1:
+        return OneForwardOneBackward(training, most_stages)
     if training.schedule is Schedule.ONE_F_ONE_B:
         many = training.micro_batches > MOST_MICRO_BATCHES
         return PassByPass(training, most_stages) if many else OneForwardOneBackward(training)

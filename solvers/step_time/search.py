@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +20,8 @@ from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.limits import in_time
 from pipecut.solvers.step_time.bounds.columns import WEIGHTS
 from pipecut.solvers.step_time.bounds.mixtures import Mixture
-from pipecut.solvers.step_time.bounds.rest import NEVER_NS
-from pipecut.solvers.step_time.bounds.spans import Bits, Spans
-from pipecut.solvers.step_time.bounds.ways import NOTHING, Ways
+from pipecut.solvers.step_time.bounds.rest import NEVER_NS, Rest
+from pipecut.solvers.step_time.bounds.ways import NOTHING
 from pipecut.solvers.step_time.fronts import StageFronts, StageRows
 from pipecut.solvers.step_time.responses import Responses, answered
 from pipecut.solvers.step_time.unbeaten import unbeaten
@@ -31,20 +29,6 @@ from pipecut.solvers.step_time.unbeaten import unbeaten
 Index = NDArray[np.int64]
 AT_ONCE = 1 << 18
 """So many pairs of a suffix and a stage are looked at in one go."""
-
-
-class KnownRest(Protocol):
-    """What stages before suffixes take at least, for one limit, as of ``solvers.step_time.bounds.rest``."""
-
-    spans: Spans
-    ways: Ways
-    most_ns: int
-    behind: Times
-    ahead: Times
-
-    def useful_of(self, warm_up: int) -> Bits:
-        """Return which stages with a warm-up, told by its slot, may be in a plan within the limit."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,25 +72,23 @@ class Growth:
     ``width``: at most so many labels are kept for an end (0: all); with a width nothing is proved.
     ``allowed``: about so many labels may be made (0: any number); ``done`` tells whether that was enough.
     ``mixtures``: bounds by number of stages, outside of which no plan is within the limit; None: not known.
-    With ``stages`` plans have so many, and backward passes halves, of which those of the weights are put off.
     """
 
     def __init__(
         self,
-        rest: KnownRest,
+        rest: Rest,
         fronts: StageFronts,
         answers: Responses,
         mixtures: list[Mixture] | None,
         width: int = 0,
         allowed: int = 0,
-        stages: int | None = None,
     ) -> None:
         self.rest, self.fronts, self.answers, self.mixtures = rest, fronts, answers, mixtures
         self.most_ns = rest.most_ns
         self.slots: list[Labels] = []
         self.made = 0
         self.done = False
-        self._width, self._allowed, self._stages = width, allowed, stages
+        self._width, self._allowed = width, allowed
         self._deadline = fronts.tables.deadline
 
     def run(self) -> Iterator[Labels]:
@@ -168,7 +150,7 @@ class Growth:
     def _whole(self, labels: Labels) -> Iterator[Labels]:
         """Yield the best whole plan among labels; only better ones count from then on."""
         stages = len(self.slots) + 1
-        counts = self._stages in (None, stages) and stages >= self.rest.spans.least_stages
+        counts = stages >= self.rest.spans.least_stages
         whole = np.flatnonzero((labels.place == 0) & self.rest.ways.whole[labels.end] & counts)
         if len(whole):
             best = whole[int(labels.least[whole].argmin())]
@@ -217,10 +199,10 @@ class Growth:
         passes[:, 0] += sent.fetched[ways.front[way], start]
         passes[:, 1] += sent.returned[link, stop]
         pace = passes[:, 0] + passes[:, 1]
-        count = self.rest.spans.micro_batches
+        count, many = self.rest.spans.micro_batches, self.rest.spans.stages
         ahead = self.rest.ahead[slot, end][start]
-        late = passes[:, WEIGHTS] if self._stages is not None else np.zeros_like(pace)
-        before = count * pace - min((self._stages or 0) - slot, count) * late
+        late = passes[:, WEIGHTS] if many is not None else np.zeros_like(pace)
+        before = count * pace - min((many or 0) - slot, count) * late
         least = np.maximum(ahead + before, count * pace + passes[:, 2])
         if slot:
             through = self.rest.spans.once * (pace + crossed.sum(axis=1)) - late

@@ -1,7 +1,8 @@
 """The exact search over suffixes of plans: for the executed step, the step by the formula, and the bottleneck.
 
-As executed it knows 1F1B, GPipe, and one micro-batch at a time. By the formula (``bounds.columns.Formula``) a
-stage has one pass, and suffixes are compared by their latency and their slowest stage or boundary.
+As executed it knows 1F1B, GPipe, one micro-batch at a time, and of plans of so many stages ZB-H1. By the formula
+(``bounds.columns.Formula``) a stage has one pass, and suffixes are compared by their latency and their slowest
+stage or boundary.
 
 Whether plans take at most so long is asked for one limit after another, from below (``solvers.step_time.asking``):
 plans in boxes are bounded by paths that are weighed against them (``solvers.step_time.bounds``), and suffixes of
@@ -17,7 +18,7 @@ from functools import partial
 
 from pipecut.formulation.costs.bounds import ceiling, lower_bound
 from pipecut.formulation.costs.tables import all_tables, possible_kinds
-from pipecut.formulation.limits import StoppedError
+from pipecut.formulation.limits import StoppedError, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, begin
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
@@ -25,7 +26,6 @@ from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
 from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.suffixes import suffixes
-from pipecut.solvers.dynamic.states import solver as states
 from pipecut.solvers.dynamic.states.states import StateSpace, state_space
 from pipecut.solvers.dynamic.tables.demanded import told_apart
 from pipecut.solvers.reference.algorithm_1 import check_size
@@ -41,10 +41,11 @@ from pipecut.solvers.step_time.bounds.ways import ways_of
 from pipecut.solvers.step_time.demands import demanded_spaces, unseen_by_executed
 from pipecut.solvers.step_time.growing import OutgrownError
 from pipecut.solvers.step_time.parts import stage_parts
+from pipecut.solvers.step_time.responses import MOST_MICRO_BATCHES
 from pipecut.solvers.step_time.warm_ups import warmed
 
 NAME = "step_dp"
-SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)
+SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE, Schedule.ZERO_BUBBLE_H1)
 EAGER = 2
 """Where warm-ups are chosen, the best plan with eager ones is looked for in one part of so many of the time."""
 
@@ -63,12 +64,10 @@ def reason_against(instance: Instance) -> str | None:
     if instance.training.schedule not in SCHEDULES:
         known = ", ".join(SCHEDULES)
         return f"{NAME} knows the schedules {known}, the schedule is {instance.training.schedule}"
+    least, most = instance.demands.stages_at_least, instance.demands.stages_at_most
+    if instance.training.schedule.in_halves and (least is None or least != most):
+        return f"{NAME} needs the number of stages to be said: constraints.stages, at_least and at_most"
     return unseen_by_executed(instance)
-
-
-def unseen_by_passes(instance: Instance, name: str, *seen: str) -> str | None:
-    """Return what no search for an executed step sees of an instance; None if it sees all but those ``seen``."""
-    return states.unseen_by_states(instance, *seen)
 
 
 @sized
@@ -81,7 +80,13 @@ def accepts(instance: Instance) -> Support:
 
 
 def bytes_needed(instance: Instance) -> int:
-    """Return what tables of an instance take. Raises TooLargeError where they are too large."""
+    """Return what tables of an instance take. Raises TooLargeError where they, or answers, are too large."""
+    many, halves = instance.training.micro_batches, instance.training.schedule.in_halves
+    if instance.goals[0] is Goal.STEP_TIME and halves and many > MOST_MICRO_BATCHES:
+        raise TooLargeError(
+            f"{many} micro-batches, suffixes of plans are compared for at most {MOST_MICRO_BATCHES} of them; lower"
+            " training.micro_batches"
+        )
     suffixes(instance, demanded=True)
     return check_size(2 * len(possible_kinds(instance)), CutSpace.of(instance).stops)
 
@@ -90,12 +95,13 @@ def bytes_needed(instance: Instance) -> int:
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Find the plan with the least of the first goal and prove it, or the best within the limits with a bound.
 
-    Raises ValueError where :func:`accepts` has a reason, TooLargeError as
-    ``solvers.reference.algorithm_1.StageTimes.of`` does.
+    Raises ValueError where :func:`accepts` has a reason, TooLargeError as :func:`bytes_needed` does and
+    ``solvers.reference.algorithm_1.StageTimes.of``.
     """
     reason = reason_against(instance)
     if reason is not None:
         raise ValueError(reason)
+    bytes_needed(instance)
     limits = begin(limits)
     most = longest_run_ns(instance, instance.training.micro_batches) + 1
     known = Incumbent(NAME, instance, limits, most, lower_bound(instance))

@@ -208,7 +208,7 @@ def reads(name: str) -> frozenset[tuple[str, str]]:
     """Trace a method on every case: a solver as it is asked for a plan, a route as it is asked about a claim."""
     called: set[tuple[str, str]] = set()
     more = {
-        **{"cpsat": EXECUTED, "step_dp": EXECUTED, "halves_dp": HALVES, "cpsat_chunks": CHUNKED},
+        **{"cpsat": EXECUTED, "step_dp": (*EXECUTED, *HALVES), "cpsat_chunks": CHUNKED},
         "reduced_dp": (*STEPS, *EXECUTED, *BLOCKS),
         "cpsat_types": (*STEPS, *CASES, *EXECUTED, *BLOCKS),
     }.get(name, ())
@@ -379,14 +379,13 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
         ("state_dp", "pipecut.solvers.dynamic.states.solver.first_plan"),
         ("period_dp", "pipecut.solvers.dynamic.period.solver.first_plan"),
         ("step_dp", "pipecut.solvers.step_time.solver.first_plan"),
-        ("halves_dp", "pipecut.solvers.zero_bubble_h1.solver.first_plan"),
     ],
 )
 def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first plan changes no answer: without it the same value is proved."""
     solve = find_solver(name).load()
     monkeypatch.setattr(patched, lambda *_: None)
-    given = {"period_dp": PERIODS, "step_dp": (*CASES, *STEPS, *EXECUTED), "halves_dp": HALVES}
+    given = {"period_dp": PERIODS, "step_dp": (*CASES, *STEPS, *EXECUTED, *HALVES)}
     for instance in given.get(name, CASES):
         try:
             found = solve(instance, ONE)
@@ -398,7 +397,7 @@ def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch
 
 
 def test_every_route_and_every_exact_solver_is_in_the_table() -> None:
-    others = {"cpsat_chunks", "period_dp", "step_dp", "reduced_dp", "halves_dp"}
+    others = {"cpsat_chunks", "period_dp", "step_dp", "reduced_dp"}
     assert {route.name for route in ROUTES} | others == set(METHODS)
 
 
@@ -412,10 +411,10 @@ def test_who_is_independent_of_whom() -> None:
     """Written out, so that a change of the table shows here."""
     pairs = {frozenset(pair) for pair in itertools.combinations(METHODS, 2) if independent(*pair)}
     of = {name: {other for pair in pairs if name in pair for other in pair - {name}} for name in METHODS}
-    programmes = {"line_dp", "state_dp", "period_dp", "step_dp", "reduced_dp", "halves_dp"}
+    programmes = {"line_dp", "state_dp", "period_dp", "step_dp", "reduced_dp"}
     assert of["cpsat"] == programmes | {"brute_force", "certificate"}
     # The search over chunks takes no instance that a programme takes, so its independence says nothing.
-    for name in ("state_dp", "step_dp", "halves_dp"):
+    for name in ("state_dp", "step_dp"):
         assert of[name] == {"cpsat", "brute_force", "certificate", "cpsat_chunks"}
     # The model on types reads the tables of the reduction, in another engine; executed steps are closed as there.
     both = {Ingredient.ATOMS, Ingredient.REDUCED, Ingredient.SUFFIXES, Ingredient.BOXES}

@@ -9,7 +9,8 @@ For a limit T on the step, slot by slot and for every end and place:
   those before it.
 
 Synchronisations are in neither: that of a stage runs beside the drain of those before it. A stage by itself,
-though, takes ``M p + sync <= T``. By a formula the sums of what is in a row count ``Spans.once`` each, M is
+though, takes ``M p + sync <= T``. Where backward passes have halves p has the first ones alone, and
+``Spans.early`` stands for M p. By a formula the sums of what is in a row count ``Spans.once`` each, M is
 ``Spans.micro_batches``, and a boundary takes ``Spans.queued`` times what it takes once. Stages that do not fit to
 all of these are in no plan within T.
 """
@@ -37,26 +38,29 @@ AT_ONCE = 1 << 18
 class _Bands:
     """Stages of a slot, kind after kind: those of kind k are rows from ``begins[k]`` up to ``begins[k + 1]``.
 
-    ``first`` and ``stop`` place, least ``pace``, least ``whole`` of a step.
+    ``first`` and ``stop`` place; least ``pace``, least until the last gradient leaves (``early``), and least
+    ``whole`` of a step.
     """
 
     begins: Index
     first: Index
     stop: Index
     pace: Times
+    early: Times
     whole: Times
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Put:
-    """Stages put in ways, a row each: the way, the stage's row among the bands, its pace and whole step.
+    """Stages put in ways, a row each: the way, the stage's row among the bands, and its times.
 
-    Both with what is fetched.
+    All with what is fetched.
     """
 
     way: Index
     row: Index
     pace: Times
+    early: Times
     whole: Times
 
 
@@ -95,8 +99,9 @@ class Rest:
     def _made(self, allowed: Bits) -> _Bands:
         spans = self.spans
         kind, first, stop = np.nonzero(allowed & (spans.whole <= self.most_ns))
-        begins = np.searchsorted(kind, np.arange(len(spans.pace) + 1))
-        return _Bands(begins, first, stop, spans.pace[kind, first, stop], spans.whole[kind, first, stop])
+        begins, pace = np.searchsorted(kind, np.arange(len(spans.pace) + 1)), spans.pace[kind, first, stop]
+        early = spans.micro_batches * pace if spans.early is None else spans.early[kind, first, stop]
+        return _Bands(begins, first, stop, pace, early, spans.whole[kind, first, stop])
 
     def _put(self, slot: int, known: Times) -> Iterator[_Put]:
         """Yield the stages in all ways of a slot that go on from somewhere, about so many at once.
@@ -115,17 +120,17 @@ class Rest:
             way = np.repeat(mine[some], rows)
             row = np.repeat(bands.begins[ways.kind[mine[some]]] - np.cumsum(rows) + rows, rows)
             row += np.arange(len(row))
-            pace, whole = bands.pace[row], bands.whole[row]
+            pace, early, whole = bands.pace[row], bands.early[row], bands.whole[row]
             if fetches:
                 fetched = sent.fetched[ways.front[way], bands.first[row]]
                 fetched += sent.returned[ways.link[way], bands.stop[row]]
-                pace, whole = pace + fetched, whole + count * fetched
-            yield _Put(way, row, pace, np.maximum(count * pace, whole))
+                pace, early, whole = pace + fetched, early + count * fetched, whole + count * fetched
+            yield _Put(way, row, pace, early, np.maximum(early, whole))
 
     def _least(self, slot: int, put: _Put) -> Times:
         """Return the least until stages have done their last backward passes, by what is behind them."""
         stop, spans = self._bands[slot].stop[put.row], self.spans
-        own = spans.micro_batches * put.pace
+        own = put.early
         if slot:
             arriving = self.behind[slot - 1, self.ways.source[put.way], stop]
             crossed = spans.boundaries.both[self.ways.link[put.way], stop]

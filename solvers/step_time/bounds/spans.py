@@ -57,6 +57,10 @@ class Spans:
 
     A plan takes at least ``micro_batches`` times each pace, ``once`` all paces and boundaries in a row, and where
     boundaries have queues ``queued`` times each of these.
+
+    Where backward passes have two halves plans are of so many ``stages``, and a pace is forward pass and first
+    half. The second halves of stage s wait behind s further pairs, so all but min(s + 1, M) of them are done
+    before its last gradient leaves: ``early`` is the least until then, with no more of them than of any stage.
     """
 
     pace: Times
@@ -72,6 +76,8 @@ class Spans:
     queued: int = 0
     least_stages: int = 1
     rays: Rays | None = None
+    stages: int | None = None
+    early: Times | None = None
 
     @property
     def known(self) -> tuple[Proportion, ...]:
@@ -117,6 +123,7 @@ class Spans:
             boundaries=Boundaries(*(np.minimum.reduceat(one, starts, axis=1) for one in rows)),
             place=starts,
             rays=None,
+            early=None if self.early is None else least_of(self.early, starts),
         )
 
     def inside(self, blocks: Bits, place: Index) -> Bits:
@@ -130,12 +137,13 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
 
     Raises ValueError and TooLargeError as ``solvers.reference.algorithm_1.StageTimes.of`` does.
     """
-    training, formula, micro_batches = tables.instance.training, passes.formula, passes.often
+    instance, formula, micro_batches = tables.instance, passes.formula, passes.often
+    training = instance.training
     whole = (micro_batches, micro_batches, 1)
     pace = least_times(tables, passes, PACE, space)
     atoms = atom_tables(pace.tables, space, pace)
     limits = StageLimits(atoms.times, atoms.least)
-    counts = stage_counts(tables.instance)
+    counts = stage_counts(instance)
     slots = range(max(1, counts.stop - 1))
     warm_ups = [range(slot, slot + 1) for slot in slots]
     if training.chooses_warm_ups and formula is None:
@@ -144,7 +152,7 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
         warm_ups[1:] = [range(min(slot, micro_batches - 1), micro_batches) for slot in slots[1:]]
     rules = limits.slots(max(one.stop for one in warm_ups))
     stops, keeping = np.arange(space.stops + 1), admitted(tables, space)
-    return Spans(
+    found = Spans(
         pace=atoms.times.time,
         whole=least_times(tables, passes, whole, space).time,
         roomy={
@@ -160,6 +168,20 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
         once=1 if formula is None else formula.once,
         queued=0 if formula is None else formula.often,
         least_stages=counts.start if counts else len(slots) + 1,
+    )
+    halves = training.schedule.in_halves and formula is None
+    return _in_halves(found, tables, passes, space) if halves else found
+
+
+def _in_halves(found: Spans, tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
+    """Return the spans of plans of so many stages whose backward passes have halves."""
+    many, stages = found.micro_batches, tables.instance.demands.stages_at_most or 1
+    early = (many, many, 0, -min(stages, many))
+    return replace(
+        found,
+        pace=least_times(tables, passes, (*PACE, -1), space).time,
+        early=least_times(tables, passes, early, space).time,
+        stages=stages,
     )
 
 

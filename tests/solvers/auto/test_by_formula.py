@@ -39,7 +39,7 @@ def test_a_small_step_is_proved(schedule: Schedule) -> None:
         asked = replace(asked, constraints=replace(asked.constraints, stages_at_least=2, stages_at_most=2))
     found = plan(asked, Limits())
     assert found.proof is Proof.OPTIMAL
-    assert found.solver == ("halves_dp" if schedule.in_halves else "step_dp")
+    assert found.solver == "step_dp"
 
 
 @pytest.mark.slow

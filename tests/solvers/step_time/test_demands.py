@@ -24,6 +24,7 @@ from tests.examples import chain, instance_of, matrix, mesh
 from tests.laws import so_many
 from tests.solvers.cpsat.demanded import MADE, SLOW
 from tests.solvers.dynamic.test_period import judged_by_period
+from tests.solvers.step_time.test_halves import in_halves
 from tests.solvers.step_time.test_step_dp import judged_by_step
 
 KINDS = ("stages", "pins", "apart", "equal_stages", "together", "no_cut", "devices_per_stage")
@@ -65,6 +66,12 @@ def agrees(name: str, instance: Instance) -> None:
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=SLOW)
 @given(demanding(judged_by_step()))
 def test_the_search_for_the_step_keeps_to_demands(instance: Instance) -> None:
+    agrees("step_dp", instance)
+
+
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=SLOW)
+@given(demanding(in_halves(judged_by_step(max_layers=3))))
+def test_so_it_does_of_plans_of_so_many_stages_with_backward_passes_in_halves(instance: Instance) -> None:
     agrees("step_dp", instance)
 
 

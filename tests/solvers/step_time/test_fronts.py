@@ -21,11 +21,10 @@ from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.fronts import StageFronts
 from pipecut.solvers.step_time.parts import stage_parts
 from pipecut.solvers.step_time.solver import accepts
-from pipecut.solvers.zero_bubble_h1.solver import accepts as in_halves_accepts
 from tests.laws import so_many
+from tests.solvers.step_time.test_halves import in_halves
 from tests.solvers.step_time.test_step_dp import judged_by_step
 from tests.solvers.step_time.test_tied import tied_steps
-from tests.solvers.zero_bubble_h1.test_halves_dp import in_halves
 
 MOST_NS = 1 << 50
 FILTERED = [HealthCheck.filter_too_much, HealthCheck.too_slow]
@@ -93,5 +92,5 @@ def test_of_every_span_all_stages_are_known(instance: Instance):
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=FILTERED)
 @given(in_halves(st.one_of(tied_steps(), judged_by_step())))
 def test_so_they_are_with_backward_passes_in_halves(instance: Instance):
-    assume(in_halves_accepts(instance).proves)
+    assume(accepts(instance).proves)
     keeps_what_is_worth_having(instance)

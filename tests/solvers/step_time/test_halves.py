@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,18 +23,22 @@ from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan as planned
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.step_time import asking, solver
+from pipecut.solvers.step_time.bounds.rest import Rest, rest_of
+from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
 from pipecut.solvers.step_time.parts import stage_parts
-from pipecut.solvers.step_time.responses import OneForwardOneBackward
-from pipecut.solvers.zero_bubble_h1.rest import HalfRest, half_spans
-from pipecut.solvers.zero_bubble_h1.solver import accepts, solve
+from pipecut.solvers.step_time.responses import responses
+from pipecut.solvers.step_time.solver import accepts, solve
 from tests.examples import on_servers
 from tests.formulation.page.evaluator import evaluate_page
 from tests.laws import so_many
+from tests.solvers.step_time.test_further import looking_ahead
 from tests.solvers.step_time.test_step_dp import judged_by_step, times, with_much_to_synchronise
 from tests.solvers.step_time.test_tied import tied_steps
 
@@ -78,6 +83,18 @@ def test_it_does_so_with_weights_that_layers_share(instance: Instance) -> None:
         assert evaluate_page(instance, found.plan).goals == (found.objective,)
 
 
+@settings(max_examples=so_many(60), deadline=None)
+@given(in_halves(judged_by_step()))
+def test_however_narrow_the_search_for_a_first_plan_is(instance: Instance) -> None:
+    assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
+    with pytest.MonkeyPatch.context() as patch:
+        looking_ahead(patch, 2)
+        patch.setattr(asking, "NARROW", (1, 1))
+        patch.setattr(solver, "first_plan", lambda *_: None)
+        found, truth = solve(instance), exhaustive.solve(instance)
+    assert (found.proof, found.objective) == (truth.proof, truth.objective)
+
+
 @settings(max_examples=so_many(100), deadline=None)
 @given(in_halves(with_much_to_synchronise()))
 def test_a_synchronisation_is_not_taken_to_delay_the_drain(instance: Instance) -> None:
@@ -120,7 +137,7 @@ def test_all_numbers_of_stages_are_one_claim(instance: Instance, goal: Goal) -> 
 @given(pipelines(), st.integers(1, 7))
 def test_answers_composed_are_the_step_as_executed(passes: PipelinePasses, size: int) -> None:
     training = Training(size, size, schedule=Schedule.ZERO_BUBBLE_H1, warm_up="classic")
-    answers = OneForwardOneBackward(training, passes.stages)
+    answers = responses(training, passes.stages)
     columns = (passes.forward_ns, passes.backward_ns, passes.sync_ns, passes.weight_ns)
     own = np.array(columns).T[:, None, :]
     sent = np.array([passes.activation_ns, passes.gradient_ns]).T[:, None, :]
@@ -132,9 +149,7 @@ def test_answers_composed_are_the_step_as_executed(passes: PipelinePasses, size:
     assert int(answers.leaving(rows)[0]) == last_gradient
 
 
-def keeps_the_bounds(
-    rest: HalfRest, instance: Instance, plan: Plan, space: CutSpace, kinds: list[GroupKind]
-) -> None:
+def keeps_the_bounds(rest: Rest, instance: Instance, plan: Plan, space: CutSpace, kinds: list[GroupKind]) -> None:
     """Hold a plan within the limit against what is ahead of its stages, behind them, and useful."""
     passes, count = pipeline_passes(instance, plan), instance.training.micro_batches
     inputs = [f + b - w for f, b, w in zip(passes.forward_ns, passes.backward_ns, passes.weight_ns, strict=True)]
@@ -171,14 +186,25 @@ def test_no_plan_within_a_limit_breaks_a_bound(instance: Instance, more: int) ->
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
     tables, space = all_tables(instance), CutSpace.of(instance)
     parts = stage_parts(tables, space)
-    spans = half_spans(tables, parts.passes, space, instance.demands.stages_at_most or 1)
+    spans, ways = spans_of(tables, parts.passes, space), ways_of(tables, state_space(tables))
     plans = [one for one in exhaustive.plans(instance) if len(one) == instance.demands.stages_at_most]
     values = [(evaluate(instance, plan), plan) for plan in plans]
     kept = [(one.objective, plan) for one, plan in values if one.feasible and one.objective is not None]
     assume(kept)
     limit = min(value for value, _ in kept) * (100 + more) // 100
-    rest = HalfRest(spans, ways_of(tables, state_space(tables)), limit, NEVER)
+    rest, coarse = rest_of(spans, ways, limit, NEVER), Rest(spans.blocks(spans.evenly(2)), ways, limit, NEVER)
     for value, plan in kept:
         if value <= limit:
-            assert rest.best <= value
+            assert coarse.best <= rest.best <= value
             keeps_the_bounds(rest, instance, plan, space, list(tables.kinds))
+
+
+@pytest.mark.slow
+def test_stages_that_a_narrow_search_knows_have_forms() -> None:
+    """Of Llama-7B in four stages some have many forms, of which a narrow search follows two."""
+    halves = ("training.schedule=zero_bubble_h1", "objective=step_time", "constraints.memory=true")
+    stages = ("constraints.stages.at_least=4", "constraints.stages.at_most=4")
+    path = Path(__file__).parents[3] / "scenarios" / "llama" / "llama7b.yaml"
+    found = solve(load_scenario(path, (*halves, *stages)).load(), Limits(time_limit_s=15))
+    assert found.plan is not None and found.objective is not None and found.bound is not None
+    assert 2_385_000_000 < found.bound <= found.objective < 2_600_000_000
