@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipecut.commands.parts.comparison import gap_to
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> int:
     """Price the plan, compare it with the optimum unless told not to, and return the exit code."""
-    task, plan = open_task(arguments).with_plan(arguments.plan)
+    task, plan = open_task(arguments).with_plan(arguments.plan)  # a price is told however little time there is
+    task = replace(task, limits=task.limits.begun(arguments.began_s))
     evaluation = evaluate(task.instance, plan)
-    best = _optimum(task, plan, evaluation) if arguments.optimum else None
-    gap = gap_of(evaluation, best)
     ran, notes = _run(task, plan, evaluation)
+    best = _optimum(task, plan, evaluation) if arguments.optimum else None
     if arguments.json:
-        content = plan_to_dict(task.instance, plan, evaluation) | _to_dict(task, evaluation, best, gap)
+        content = plan_to_dict(task.instance, plan, evaluation) | _to_dict(task, evaluation, best)
         arguments.reply.put(content | {"plan": arguments.plan, "timeline": ran})
     else:
         _show(task, plan, evaluation, best, ran, notes)
@@ -133,7 +134,7 @@ def _optimum_text(goal: Goal, best: Outcome) -> str:
     return f"not proved: {bound} ({solver})"
 
 
-def _to_dict(task: Task, evaluation: Evaluation, best: Outcome | None, gap: float | None) -> dict[str, Any]:
+def _to_dict(task: Task, evaluation: Evaluation, best: Outcome | None) -> dict[str, Any]:
     content: dict[str, Any] = {
         "scenario": task.scenario.name,
         "feasible": evaluation.feasible,
@@ -149,7 +150,7 @@ def _to_dict(task: Task, evaluation: Evaluation, best: Outcome | None, gap: floa
             }
             for found in evaluation.violations
         ],
-        "gap": gap,
+        "gap": gap_of(evaluation, best),
         "optimum": None,
     }
     if best is not None:

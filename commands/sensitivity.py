@@ -311,8 +311,10 @@ def _answered(task: Task, changed: list[ChangedInstance], *, cross_check: bool) 
 
 
 def _heard(found: Iterator[ChangedAnswer]) -> Iterator[ChangedAnswer]:
-    """Yield answers; raise InputError where there is none about the scenario itself."""
+    """Yield answers, none where the scenario itself had no time; raise InputError where nobody takes it."""
     for at, answer in enumerate(found):
+        if not at and answer.late:
+            return
         if not at and answer.outcome is None:
             raise InputError(f"the scenario as it is: {answer.reason}")
         yield answer

@@ -96,21 +96,22 @@ def reasons(instance: Instance, plan: Plan, limits: Limits | None = None) -> Rea
     broken = list(structure_violations(instance, plan))
     if broken:
         raise ValueError("; ".join(violation.message for violation in broken))
-    limits = begin(limits)
+    limits, notes = begin(limits), list[str]()
     shared = limits.share(OF_NEIGHBOURS) if idle_devices(instance, plan) else limits
     pricing = Pricing(instance, plan, shared.deadline, _questions(instance, plan))
     base = pricing.price(plan)
     if base is None:
         raise ValueError("the plan has no price")
-    cuts, stages = cut_reasons(pricing, base), stage_reasons(pricing, base)
-    idle = idle_reason(pricing, base, limits)
-    notes = []
+    # Before the neighbours, whose questions end with the time: whoever waits then waits for nothing else.
+    terms = plan_terms(instance, plan)
     try:
         chain = chain_parts(instance, plan)
     except ScheduleError as error:
         chain = ()
         notes.append(f"not run on the timeline: {error}")
-    return Reasons(instance, base, plan_terms(instance, plan), cuts, stages, idle, chain, tuple(notes))
+    cuts, stages = cut_reasons(pricing, base), stage_reasons(pricing, base)
+    idle = idle_reason(pricing, base, limits)
+    return Reasons(instance, base, terms, cuts, stages, idle, chain, tuple(notes))
 
 
 def _questions(instance: Instance, plan: Plan) -> int:

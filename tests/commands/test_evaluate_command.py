@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipecut.commands.parts.task import Task
+from pipecut.formulation.outcome import Outcome
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.plans.plan_file import read_plan_as_made
 from pipecut.solvers import catalogue
 from tests.command_line import Command
 from tests.commands.fakes import instead_of, wrong_excluded, wrong_proof
@@ -49,6 +55,29 @@ def test_formula_and_timeline_stand_side_by_side(pipecut: Command, scenario: Pat
     assert "formula and timeline: one_f_one_b, 4 micro-batches, 2 stages" in text
     for words in ("lower bound", "upper bound", "1F1B, far from both ends", "bubble", "peak, timeline"):
         assert words in text, words
+
+
+def test_the_time_limit_is_one_for_the_whole_command(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, began_s, ends = write_plan((LAYERS, {"node0": 1})), time.monotonic(), list[float | None]()
+    search = Task.search
+
+    def followed(task: Task, solver: str) -> Outcome:
+        ends.append(task.limits.end_s)
+        return search(task, solver)
+
+    def slowly(path: Path, instance: Instance) -> tuple[Instance, Plan]:
+        time.sleep(0.5)
+        return read_plan_as_made(path, instance)
+
+    monkeypatch.setattr("pipecut.commands.parts.task.read_plan_as_made", slowly)
+    monkeypatch.setattr(Task, "search", followed)
+    evaluated(pipecut, plan, scenario, 0, "--time-limit", "60 s")
+    (end_s,) = ends
+    assert end_s is not None and end_s <= time.monotonic() + 59.5 and end_s >= began_s + 60
+    ran = pipecut("evaluate", plan, scenario, "--time-limit", "0.1 s")
+    assert ran.code == 3 and "objective" in ran.out
 
 
 def test_devices_that_nobody_has_are_refused_before_they_are_written_out(pipecut: Command, scenario: Path) -> None:

@@ -6,13 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pipecut.commands.sensitivity import other_devices
+from pipecut.formulation.problem.cluster import DeviceClass
+from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.plans.plan_file import read_plan
 from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.whatif.variants import ChangedInstance
 from tests.command_line import Command
 from tests.commands.fakes import ROOT
 
@@ -86,6 +90,20 @@ def test_no_time_leaves_what_was_not_asked_with_its_reason(pipecut: Command, sce
     assert ran.code == 3 and ran.out.count("no time was left") == 1
     assert "4 changes, as no time was left; 4 of them show the plan of another line" in " ".join(ran.out.split())
     assert "no better so far" in ran.out
+
+
+def test_no_time_for_the_scenario_itself_is_no_mistake_of_the_input(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = ChangedInstance.variants
+
+    def late(instance: Instance, classes: Sequence[DeviceClass] = ()) -> tuple[ChangedInstance, ...]:
+        time.sleep(1)
+        return variants(instance, classes)
+
+    monkeypatch.setattr(ChangedInstance, "variants", late)
+    ran = pipecut("sensitivity", scenario, "--time-limit", "0.9 s", "--only", "links")
+    assert ran.code == 3 and "nothing is known of the scenario as it is" in ran.err
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.formulation.timeline.critical_path import OPTIMISER, SYNCHRONISATION
 from pipecut.solvers import exhaustive
+from pipecut.solvers.reasons import reasons as module
 from pipecut.solvers.reasons.cuts import matched, moved_cut
 from pipecut.solvers.reasons.differences import differences
 from pipecut.solvers.reasons.neighbours import neighbour
@@ -245,3 +246,15 @@ def test_a_plan_without_a_price_has_no_reasons() -> None:
         plan = exhaustive.solve(instance).plan
         assert plan is not None
         differences(instance, plan, Plan(()))
+
+
+def test_nothing_is_left_to_be_done_once_the_time_for_neighbours_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has waited for that long leaves what is not back, and all reasons with it."""
+    asked = list[str]()
+    for name in ("plan_terms", "chain_parts", "cut_reasons", "stage_reasons"):
+        true = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given, name=name, true=true: asked.append(name) or true(*given))
+    instance = instance_of(chain([matrix(name, 9) for name in "abcd"], [1, 1, 1]), mesh(1, 1))
+    plan = exhaustive.solve(instance).plan
+    assert plan is not None and reasons(instance, plan)
+    assert asked == ["plan_terms", "chain_parts", "cut_reasons", "stage_reasons"]
