@@ -122,12 +122,6 @@ SOLVERS: tuple[SolverEntry, ...] = (
         blocks=ADDED,
     ),
     SolverEntry.of(
-        "period_dp",
-        "the exact programme for the executed period",
-        "pipecut.solvers.dynamic.period.solver",
-        exact=True,
-    ),
-    SolverEntry.of(
         "cpsat_types",
         "the declarative model on types of stages of a deep model",
         "pipecut.solvers.cpsat.on_types.solver",

@@ -156,15 +156,6 @@ class Ingredient(enum.Enum):
             "pipecut.solvers.dynamic.states.solver",
         ),
     )
-    PERIODS = (
-        "least excesses over a period",
-        (
-            *(
-                f"pipecut.solvers.dynamic.period.{name}"
-                for name in ("answers", "growing", "parts", "reach", "solver", "stage_periods", "walk")
-            ),
-        ),
-    )
     DEMANDED = (
         "stages that demands leave",
         (
@@ -269,15 +260,6 @@ METHODS: dict[str, Method] = {
     "cpsat": _method(*_MODEL, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
     "line_dp": _method(*_TABLES, I.STAGE_TIMES, I.STAGE_FORMS, I.LINE_PROGRAMME),
     "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, proposed_by=(I.FIRST_PLAN,)),
-    "period_dp": _method(
-        *_TABLES,
-        *(one for one in _STAGES if one is not I.ATOMS),
-        I.SUMS,
-        I.PERIODS,
-        I.DEMANDED,
-        I.RESPONSES,
-        proposed_by=(I.FIRST_PLAN,),
-    ),
     "step_dp": _method(
         *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES),
         proposed_by=(I.FIRST_PLAN,),

@@ -91,7 +91,7 @@ def test_an_outcome_prints_as_the_command_line_does(
 def test_a_comparison_prints_as_the_command_line_does(
     scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["line_dp", "pipepar", "period_dp"]
+    asked = ["line_dp", "pipepar", "cpsat_chunks"]
     monkeypatch.setenv("COLUMNS", "80")
     main(["compare", str(scenario), "--solvers", ",".join(asked), "--quiet"])
     compared = pipecut.compare(pipecut.load(scenario), asked)

@@ -55,7 +55,6 @@ METHODS = (
     "line_dp",
     "state_dp",
     "step_dp",
-    "period_dp",
     "cpsat_chunks",
     "brute_force",
 )

@@ -119,17 +119,6 @@ def layer_parts(
     return *computed, again * computed[0], *sent[:2], again * sent[0], sent[2], *weights
 
 
-def passes_apart(
-    instance: Instance, layer: int, form: int, kind: GroupKind, first: int
-) -> tuple[tuple[int, int], tuple[int, int], int]:
-    """Return what one layer takes once, in ns: (computed, sent) forward, the same backward, synchronisation.
-
-    With what it copies in a stage that starts at layer ``first``.
-    """
-    parts = layer_parts(instance, layer, form, kind, instance.copied(layer, first))
-    return (parts[0], parts[3]), (parts[1], parts[4]), parts[6]
-
-
 def _inside(
     instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None
 ) -> tuple[int, int, int, int]:

@@ -15,15 +15,9 @@ from tests.commands.fakes import ROOT
 
 @pytest.mark.parametrize("entry", all_solvers(), ids=lambda entry: entry.name)
 def test_an_entry_loads_the_solver_that_signs_with_its_name(entry: object, scenario: Path) -> None:
-    goals = {"period_dp": "period", "step_dp": "step_time"}
-    goals["reduced_dp"] = "iteration_time"
+    goals = {"step_dp": "step_time", "reduced_dp": "iteration_time"}
     goal = goals.get(entry.name, "bottleneck")  # pyright: ignore
-    schedule = (
-        ["training.schedule=async_one_f_one_b", "training.micro_batches=1", "constraints.memory=false"]
-        if goal == "period"
-        else []
-    )
-    instance = load_scenario(scenario, [f"objective={goal}", "cost.combine=max", *schedule]).load()
+    instance = load_scenario(scenario, [f"objective={goal}", "cost.combine=max"]).load()
     if entry.name == "cpsat_chunks":  # pyright: ignore
         training, one = replace(instance.training, chunks=2), Constraints(tensor_parallel_degrees=(1,))
         instance = replace(instance, training=training, constraints=one)

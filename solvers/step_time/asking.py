@@ -33,7 +33,7 @@ from pipecut.solvers.step_time.fronts import StageFronts
 from pipecut.solvers.step_time.parts import StageParts
 from pipecut.solvers.step_time.pass_by_pass import PassByPass
 from pipecut.solvers.step_time.plans import Rounding, plan_of
-from pipecut.solvers.step_time.responses import Responses, responses
+from pipecut.solvers.step_time.responses import responses
 from pipecut.solvers.step_time.search import Growth
 
 MOST_BLOCKS = 160
@@ -46,6 +46,8 @@ NEARER = 8
 MOST_NUMBERS = 1 << 26
 """Suffixes that are told by passes are so many numbers of 8 bytes at most."""
 
+FINE = 1024
+"""Where no plan keeps to a period it is asked for one that is longer by such a part."""
 NARROW = (2, 200)
 """So many labels of stages, and of suffixes, are kept where a first plan is looked for, and no proof."""
 FIRST_BOXES, FIRST_MADE, PARTS = 64, 1 << 20, 8
@@ -76,13 +78,32 @@ class Search:
         """What says how long plans take: the schedule of the step, or the formula."""
         return self.parts.passes.formula or self.known.instance.training
 
+    @property
+    def _has_paths(self) -> bool:
+        """Whether paths are known, by which plans in boxes are bounded."""
+        return self.spans.stages is None and self.parts.passes.period is None
+
     def run(self) -> None:
         """Search until the bound meets the plan. Raises StoppedError after the deadline."""
         chosen = self.known.instance.training.chooses_warm_ups and self.parts.passes.formula is None
-        if chosen or self.spans.stages is not None:
+        if self.parts.passes.period is not None:
+            self._of_period()
+        elif chosen or self.spans.stages is not None:
             self._from_above()
         else:
             self._from_below()
+
+    def _of_period(self) -> None:
+        """Close in on the least period that stages alone leave possible, and ask for plans from there on."""
+        known, high, above = self.known, self.known.upper, 0
+        while known.lower < high:
+            limit = (known.lower + high - 1) // 2
+            known.asked += 1
+            high = min(high, limit) if self._coarse(limit).best <= limit else high
+        while known.lower < known.upper:
+            before = known.upper
+            found = not self._by_suffixes(min(known.upper - 1, known.lower + above), None)
+            above = above // NEARER if found and known.upper < before else max(2 * above, known.lower // FINE)
 
     def _from_above(self) -> None:
         """Look for better plans at once, and for lower limits where that takes too many suffixes.
@@ -94,9 +115,9 @@ class Search:
         known, before = self.known, self.known.upper + 1
         self._coarse(known.upper - 1)
         limit = min(known.upper - 1, known.lower + known.lower // FIRST_STEP)
-        if known.lower <= limit and self.spans.stages is None:
+        if known.lower <= limit and self._has_paths:
             self._parted(self._coarse(limit), limit, FIRST_BOXES)
-        while known.lower < known.upper < before and self.spans.stages is not None:
+        while known.lower < known.upper < before and not self._has_paths:
             before = known.upper
             self._by_suffixes(known.upper - 1, None, width=NARROW)
         allowed, part, too_much = FIRST_MADE, PARTS, known.upper
@@ -133,11 +154,8 @@ class Search:
 
     def _allowed(self) -> int:
         """Return about how many suffixes are allowed where they are told by passes, of which more are kept."""
-        how = self._answers()
+        how = responses(self.order, len(self.spans.rules))
         return MOST_NUMBERS // how.width if isinstance(how, PassByPass) else 0
-
-    def _answers(self) -> Responses:
-        return responses(self.order, len(self.spans.rules))
 
     def _coarse(self, limit: int) -> Rest:
         """Return what may be in plans within a limit, by blocks of places where there are many."""
@@ -231,14 +249,18 @@ class Search:
         known, deadline = self.known, self.parts.tables.deadline
         known.asked += 1
         rest = rest_of(self.spans, self.ways, most_ns, deadline, only)
-        halves = self.spans.stages is not None
-        mixtures = None if halves else mixtures_of(rest, self.least, self.order, deadline)
+        mixtures = mixtures_of(rest, self.least, self.order, deadline) if self._has_paths else None
         bound = 0 if mixtures is None else min((one.bound for one in mixtures), default=most_ns + 1)
         self._raise(min(max(rest.best, bound), most_ns + 1))
         fronts = StageFronts(self.parts, most_ns, width[0], mixtures or ())
-        growth = Growth(rest, fronts, self._answers(), mixtures, width[1], allowed)
+        answers = responses(self.parts.passes.period or self.order, len(rest.spans.rules), most_ns)
+        growth = Growth(rest, fronts, answers, mixtures, width[1], allowed)
         for found in growth.run():
-            known.take(plan_of(found, growth.slots, fronts, self.ways, self.space), int(found.least[0]))
+            asked = self.parts.passes.period is not None
+            plan = plan_of(found, growth.slots, fronts, self.ways, self.space)
+            known.take(plan, most_ns if asked else int(found.least[0]))
+            if asked:
+                break
         self.made += growth.made
         whole = growth.done and not any(width)
         if whole:

@@ -70,7 +70,6 @@ class StageFronts:
         self.held, self.most_ns, self._mixtures = of.held, most_ns, mixtures
         self._growing, self._every = Growing(of, width), Growing(of, 0)
         self._columns = of.passes.columns
-        self._often = of.passes.often
         self._furthers: dict[StageRule, Further] = {}
         self._trees: dict[tuple[StageRule, int], _Node] = {}
         self._rows: dict[tuple[Keeps | None, int], StageRows] = {}
@@ -235,14 +234,14 @@ class StageFronts:
 
     def _room(self, rule: StageRule, first: int, stop: int, *, mixed: bool) -> Room:
         """Return what a stage may take of a step and of its memory, and by mixtures if these are asked."""
-        step, found = (self._often, self._often, 1), dict[Proportion, int]()
+        (step, many), found = self.passes.whole, dict[Proportion, int]()
         for one in self._mixtures if mixed else ():
             for counts, left in one.room(rule.kind, first, stop, self.most_ns).items():
                 found[counts] = max(left, found.get(counts, left))
         if len(found) > MOST_ROOMS or not all(countable(counts, self.most_ns) for counts in found):
             found = {}
         rows = [self._columns.below(one) for one in (step, *found)]
-        many = len(rows[0])
-        most = np.repeat(np.array([self.most_ns, *found.values()], dtype=np.int64), many)
+        most = np.repeat(np.array([many * self.most_ns, *found.values()], dtype=np.int64), len(rows[0]))
         most = np.append(NO_LIMIT if rule.room is None else rule.room, most)
-        return Room(self.space.places[stop], self._with_bytes(np.concatenate(rows)), most, 1 + many, many)
+        often = self._with_bytes(np.concatenate(rows))
+        return Room(self.space.places[stop], often, most, 1 + len(rows[0]), len(rows[0]))

@@ -100,7 +100,6 @@ class Growing:
         Then there are so many layers; ``further`` looks ahead from there. Raises StoppedError after the deadline,
         OutgrownError before it takes too much memory.
         """
-        count = self.of.passes.often
         ways = len(so_far.labels) * max(1, len(step.forms))
         if ways > MOST_WAYS:
             raise OutgrownError(
@@ -112,7 +111,7 @@ class Growing:
         labels[:, :WORKING] += put.added
         np.maximum(labels[:, WORKING], put.working, out=labels[:, WORKING])
         passes = self.of.passes.columns.passes(labels[:, :HELD])
-        fits = count * (passes[:, FORWARD] + passes[:, BACKWARD]) + passes[:, SYNC] <= most_ns
+        fits = self.of.passes.alone(passes) <= most_ns
         if rule.room is not None:
             fits &= labels[:, HELD] + labels[:, WORKING] <= rule.room
         kept = np.flatnonzero(fits)

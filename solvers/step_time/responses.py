@@ -20,7 +20,7 @@ import numpy as np
 from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.formulation.problem.training import Schedule, Training
-from pipecut.solvers.step_time.bounds.columns import WEIGHTS, Formula
+from pipecut.solvers.step_time.bounds.columns import WEIGHTS, Formula, Period
 from pipecut.solvers.step_time.pass_by_pass import PassByPass
 
 MOST_MICRO_BATCHES = 64
@@ -29,6 +29,8 @@ MOST_CELLS = 1 << 20
 """So many numbers of answers are worked out in one go, each from up to 64 others."""
 NEVER = -(1 << 50)
 """No path leads there."""
+NEVER_KEPT = 1 << 58
+"""The answer of suffixes that no plan within a period has; a limit on a period is less."""
 Visits = Mapping[tuple[int, int], int]
 """How often paths go into a suffix with a micro-batch and come out of it with another."""
 
@@ -62,14 +64,16 @@ class Responses(Protocol):
         ...
 
 
-def responses(training: Training | Formula, most_stages: int) -> Responses:
-    """Return how suffixes of plans of at most so many stages answer under a schedule, or by a formula.
+def responses(training: Training | Formula | Period, most_stages: int, period_ns: int = 0) -> Responses:
+    """Return how suffixes of plans of at most so many stages answer: under a schedule, by a formula, to a period.
 
     Of exactly so many where backward passes have halves. Raises ValueError for a schedule that no search is
     written for.
     """
     if isinstance(training, Formula):
         return LatencyAndSlowest(training)
+    if isinstance(training, Period):
+        return KeepingPace(training, period_ns)
     if training.schedule is Schedule.ZERO_BUBBLE_H1:
         return OneForwardOneBackward(training, most_stages)
     if training.schedule is Schedule.ONE_F_ONE_B:
@@ -244,6 +248,63 @@ class LatencyAndSlowest:
     def visited(self, rows: Times, visits: Visits) -> Times | None:
         """Return None: a formula counts no single micro-batches."""
         return None
+
+
+class KeepingPace:
+    """1F1B without a flush, asked whether plans keep to a period T: everything repeats after a round of pairs.
+
+    A suffix answers a pass that comes to its first stage in pair a of a round: by when, beyond T for each pair in
+    between, is it back from pair b? In front of one with answers R, behind a boundary, a stage of this pace has
+
+        X[a, b] = pace + max(wait[a, b], boundary - T + R[a + 1, b]),
+
+    with ``wait`` for turning at the stage itself. Its answers are those of ways through X on which its device goes
+    on from pair b to pair b + 1, T less, and after the last pair of a round with the synchronisation if that is
+    charged. A plan keeps to T if no way comes back to a pair later than it began there: else all answers are
+    NEVER_KEPT.
+    """
+
+    def __init__(self, period: Period, period_ns: int) -> None:
+        self._charged, self._pairs, self._period_ns = period.charged, period.pairs, period_ns
+        at = np.arange(self._pairs)
+        self.width, self._wait = len(at) ** 2, -period_ns * ((at[None, :] - at[:, None]) % len(at))
+
+    def last(self, passes: Times, slot: int = 0) -> Times:
+        """Return the answers of stages that nothing stands behind."""
+        return self._put(np.broadcast_to(self._wait, (len(passes), *self._wait.shape)), passes)
+
+    def before(self, rows: Times, slot: int, passes: Times, sent: Times) -> Times:
+        """Return the answers with a stage put before, which the suffix is one pair ahead of."""
+        behind = np.roll(rows.reshape(len(rows), *self._wait.shape), -1, axis=1)
+        behind += sent.sum(axis=1)[:, None, None] - self._period_ns
+        return self._put(np.maximum(behind, self._wait), passes)
+
+    def leaving(self, rows: Times) -> Times:
+        """Return by when passes are back from some pair, beyond T, in whichever pair they come."""
+        return rows.reshape(len(rows), *self._wait.shape).max(axis=2).min(axis=1)
+
+    def ended(self, rows: Times) -> Times:
+        """Return the same."""
+        return self.leaving(rows)
+
+    def visited(self, rows: Times, visits: Visits) -> Times | None:
+        """Return None: nothing is known of single micro-batches."""
+        return None
+
+    def _put(self, ways: Times, passes: Times) -> Times:
+        """Return the answers of stages with these ways beside their passes."""
+        found = np.full((len(passes), self.width), NEVER_KEPT, dtype=np.int64)
+        answers, kept = ways + passes[:, :2].sum(axis=1)[:, None, None], np.arange(len(passes))
+        for pair in range(self._pairs):
+            after = (pair + 1) % self._pairs
+            more = passes[kept, 2] * (self._charged and after == 0) - self._period_ns
+            good = answers[:, after, pair] + more <= 0
+            if not good.all():
+                answers, kept, more = answers[good], kept[good], more[good]
+            back = answers[:, :, pair, None] + more[:, None, None] + answers[:, None, after, :]
+            np.maximum(answers, back, out=answers)
+        found[kept] = answers.reshape(len(kept), self.width)
+        return found
 
 
 class OneAtATime:

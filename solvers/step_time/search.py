@@ -203,10 +203,10 @@ class Growth:
         ahead = self.rest.ahead[slot, end][start]
         late = passes[:, WEIGHTS] if many is not None else np.zeros_like(pace)
         before = count * pace - min((many or 0) - slot, count) * late
-        least = np.maximum(ahead + before, count * pace + passes[:, 2])
+        least = np.maximum(ahead + before, self.fronts.passes.alone(passes))
         if slot:
             through = self.rest.spans.once * (pace + crossed.sum(axis=1)) - late
-            least = np.maximum(least, ahead + through + behind.leaving[label])
+            least = np.maximum(least, ahead + through + behind.leaving[label] - self.rest.each_ns)
         if behind.sums is not None:
             least = np.maximum(least, self._mixed(slot, end, start, (passes, crossed, label), behind.sums))
         good = np.flatnonzero(least <= self.most_ns)

@@ -1,8 +1,9 @@
-"""The exact search over suffixes of plans: for the executed step, the step by the formula, and the bottleneck.
+"""The exact search over suffixes of plans: steps and periods as executed, steps and bottlenecks by the formula.
 
 As executed it knows 1F1B, GPipe, one micro-batch at a time, and of plans of so many stages ZB-H1. By the formula
 (``bounds.columns.Formula``) a stage has one pass, and suffixes are compared by their latency and their slowest
-stage or boundary.
+stage or boundary. Of 1F1B without a flush it is asked whether plans keep to a period (``bounds.columns.Period``),
+and suffixes are compared by how late they come back in each pair of passes of a round.
 
 Whether plans take at most so long is asked for one limit after another, from below (``solvers.step_time.asking``):
 plans in boxes are bounded by paths that are weighed against them (``solvers.step_time.bounds``), and suffixes of
@@ -34,7 +35,7 @@ from pipecut.solvers.search.incumbent import Incumbent, search_in_parts
 from pipecut.solvers.search.stoppable import STOPPED, stoppable
 from pipecut.solvers.search.support import Support, sized
 from pipecut.solvers.step_time.asking import Search
-from pipecut.solvers.step_time.bounds.columns import Formula
+from pipecut.solvers.step_time.bounds.columns import Formula, Period
 from pipecut.solvers.step_time.bounds.pairs import least_passes
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
@@ -59,8 +60,10 @@ def reason_against(instance: Instance) -> str | None:
         if cost.boundary_charge is BoundaryCharge.RECEIVER and cost.stage_time is StageTime.OVERLAP:
             return f"{NAME} knows what a stage takes in all, boundary_charge is 'receiver', stage_time 'overlap'"
         return unseen_by_executed(instance)
+    if instance.goals[0] is Goal.PERIOD:
+        return unseen_by_executed(instance)
     if instance.goals[0] is not Goal.STEP_TIME:
-        return f"{NAME} minimises a step or its slowest stage, the first goal is {instance.goals[0]}"
+        return f"{NAME} minimises a step, a period or a slowest stage, the first goal is {instance.goals[0]}"
     if instance.training.schedule not in SCHEDULES:
         known = ", ".join(SCHEDULES)
         return f"{NAME} knows the schedules {known}, the schedule is {instance.training.schedule}"
@@ -81,12 +84,12 @@ def accepts(instance: Instance) -> Support:
 
 def bytes_needed(instance: Instance) -> int:
     """Return what tables of an instance take. Raises TooLargeError where they, or answers, are too large."""
-    many, halves = instance.training.micro_batches, instance.training.schedule.in_halves
-    if instance.goals[0] is Goal.STEP_TIME and halves and many > MOST_MICRO_BATCHES:
-        raise TooLargeError(
-            f"{many} micro-batches, suffixes of plans are compared for at most {MOST_MICRO_BATCHES} of them; lower"
-            " training.micro_batches"
-        )
+    many, period = instance.training.micro_batches, Period.of(instance)
+    told = instance.goals[0] is Goal.STEP_TIME and instance.training.schedule.in_halves
+    if many > MOST_MICRO_BATCHES and (told or (period is not None and period.charged)):
+        mended = "lower training.micro_batches" + ("" if told else ", or set cost.synchronisation: overlapped")
+        most = f"suffixes of plans are compared for at most {MOST_MICRO_BATCHES} of them"
+        raise TooLargeError(f"{many} micro-batches, {most}; {mended}")
     suffixes(instance, demanded=True)
     return check_size(2 * len(possible_kinds(instance)), CutSpace.of(instance).stops)
 

@@ -377,7 +377,6 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
         ("cpsat", "pipecut.solvers.cpsat.solver.first_plan"),
         ("cpsat_types", "pipecut.solvers.cpsat.on_types.search.proposed"),
         ("state_dp", "pipecut.solvers.dynamic.states.solver.first_plan"),
-        ("period_dp", "pipecut.solvers.dynamic.period.solver.first_plan"),
         ("step_dp", "pipecut.solvers.step_time.solver.first_plan"),
     ],
 )
@@ -385,7 +384,7 @@ def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch
     """A first plan changes no answer: without it the same value is proved."""
     solve = find_solver(name).load()
     monkeypatch.setattr(patched, lambda *_: None)
-    given = {"period_dp": PERIODS, "step_dp": (*CASES, *STEPS, *EXECUTED, *HALVES)}
+    given = {"step_dp": (*CASES, *STEPS, *PERIODS, *EXECUTED, *HALVES)}
     for instance in given.get(name, CASES):
         try:
             found = solve(instance, ONE)
@@ -397,7 +396,7 @@ def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch
 
 
 def test_every_route_and_every_exact_solver_is_in_the_table() -> None:
-    others = {"cpsat_chunks", "period_dp", "step_dp", "reduced_dp"}
+    others = {"cpsat_chunks", "step_dp", "reduced_dp"}
     assert {route.name for route in ROUTES} | others == set(METHODS)
 
 
@@ -411,7 +410,7 @@ def test_who_is_independent_of_whom() -> None:
     """Written out, so that a change of the table shows here."""
     pairs = {frozenset(pair) for pair in itertools.combinations(METHODS, 2) if independent(*pair)}
     of = {name: {other for pair in pairs if name in pair for other in pair - {name}} for name in METHODS}
-    programmes = {"line_dp", "state_dp", "period_dp", "step_dp", "reduced_dp"}
+    programmes = {"line_dp", "state_dp", "step_dp", "reduced_dp"}
     assert of["cpsat"] == programmes | {"brute_force", "certificate"}
     # The search over chunks takes no instance that a programme takes, so its independence says nothing.
     for name in ("state_dp", "step_dp"):
@@ -419,11 +418,10 @@ def test_who_is_independent_of_whom() -> None:
     # The model on types reads the tables of the reduction, in another engine; executed steps are closed as there.
     both = {Ingredient.ATOMS, Ingredient.REDUCED, Ingredient.SUFFIXES, Ingredient.BOXES}
     assert set(shared("reduced_dp", "cpsat_types") or ()) == both
-    assert of["cpsat_types"] == {"line_dp", "period_dp", "brute_force", "certificate"}
-    assert of["reduced_dp"] == {"cpsat", "line_dp", "period_dp", "brute_force", "certificate", "cpsat_chunks"}
-    for name in ("line_dp", "period_dp"):
-        others = {"cpsat_types", "reduced_dp", "brute_force", "certificate", "cpsat_chunks"}
-        assert of[name] == {"cpsat", *others}
+    assert of["cpsat_types"] == {"line_dp", "brute_force", "certificate"}
+    assert of["reduced_dp"] == {"cpsat", "line_dp", "brute_force", "certificate", "cpsat_chunks"}
+    others = {"cpsat_types", "reduced_dp", "brute_force", "certificate", "cpsat_chunks"}
+    assert of["line_dp"] == {"cpsat", *others}
     assert of["brute_force"] == set(METHODS) - {"brute_force"}
     assert of["certificate"] == set(METHODS) - {"certificate"}
 

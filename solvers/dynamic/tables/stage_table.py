@@ -8,7 +8,6 @@ proposal is checked and every such row remembered, the answer is exact.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +15,6 @@ import numpy as np
 from pipecut.formulation.costs.tables import Tables, Times
 from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance
-from pipecut.formulation.problem.layers import Split
-from pipecut.formulation.problem.options import StageTime
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers.atoms.chains import Chains, Chosen, ExactRow
 from pipecut.solvers.dynamic.tables.stage_limits import StageLimits
@@ -102,21 +99,3 @@ class StageTable:
         if self._chains is not None:
             first_slot = self.limits.slots(slot + 1)[slot]
             self._rows[first_slot, kind, span.first] = self._chains.row(slot, kind, span.first, threshold_ns)
-
-
-def stage_time_ns(tables: Tables, kind: int, span: Span, forms: Sequence[int], again: Sequence[Span] = ()) -> int:
-    """Return the time of a stage with these forms, and blocks that are computed again, from the tables."""
-    instance, rerun = tables.instance, {layer for run in again for layer in run.layers}
-    of_layer = {layer: tables.recomputing()[kind] if layer in rerun else kind for layer in span.layers}
-    moved = computing = 0
-    for layer, form in zip(span.layers, forms, strict=True):
-        computing += int(tables.compute[of_layer[layer], layer])
-        if instance.layers[layer].split is Split.FOLLOW:
-            source = instance.sources[layer]
-            form = forms[source - span.first] if source is not None and source in span else 0
-        moved += int(tables.own(of_layer[layer], layer, span.first)[form])
-    for index, edge in enumerate(instance.form_edges):
-        if edge.source in span and edge.consumer in span:
-            source, consumer = forms[edge.source - span.first], forms[edge.consumer - span.first]
-            moved += int(tables.between[of_layer[edge.consumer], index, source, consumer])
-    return max(computing, moved) if instance.cost.stage_time is StageTime.OVERLAP else computing + moved

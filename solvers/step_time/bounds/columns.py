@@ -1,7 +1,8 @@
 """The columns in which the layers of a stage are added up, and the passes that these sums make.
 
 By the formula (:class:`Formula`) a stage takes its time in one pass, which is the forward one here: the backward
-pass and the synchronisation take nothing. As executed they are passes of their own. Where times add up the columns
+pass and the synchronisation take nothing. In a period (:class:`Period`) both passes are one. In a step they are
+passes of their own. Where times add up the columns
 are the passes. Where communication hides behind computing (``StageTime.OVERLAP``) a pass of a stage takes the
 larger of two sums, so its computing and its communicating are added up apart, and what is computed again before a
 backward pass apart from that. No such pass is a sum over layers, but none is below the sum of either side: those
@@ -23,7 +24,7 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FormEdge
-from pipecut.formulation.problem.options import StageTime
+from pipecut.formulation.problem.options import StageTime, Synchronisation
 from pipecut.formulation.problem.precision import Copy
 from pipecut.formulation.problem.training import Schedule
 
@@ -59,6 +60,39 @@ class Formula:
         if training.schedule is Schedule.NAIVE:
             return Formula(many, many)
         return Formula(1 if training.schedule.flushes else 0, many)
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What keeps plans to a period without a flush: after so many ``micro_batches`` weights are updated.
+
+    A synchronisation that is ``charged`` keeps its device from the next pass. Else it runs beside them, and may
+    take as long as these micro-batches.
+    """
+
+    micro_batches: int
+    charged: bool
+
+    @staticmethod
+    def of(instance: Instance) -> Period | None:
+        """Return how plans keep to a period; None where the first goal is another."""
+        charged = instance.cost.synchronisation is Synchronisation.CHARGED
+        return Period(instance.training.micro_batches, charged) if instance.goals[0] is Goal.PERIOD else None
+
+    @property
+    def pairs(self) -> int:
+        """After so many pairs of passes everything comes again."""
+        return self.micro_batches if self.charged else 1
+
+    @property
+    def comes_in_each(self) -> bool:
+        """Whether a synchronisation keeps its device behind every pair."""
+        return self.charged and self.micro_batches == 1
+
+    def alone(self, pace: Times, sync: Times) -> Times:
+        """Return the period of stages with nothing before or behind them."""
+        often = -(-sync // self.micro_batches)
+        return pace + often if self.charged else np.maximum(pace, often)
 
 
 class PassColumns(Protocol):
@@ -111,10 +145,9 @@ class PricedColumns(PassColumns, Protocol):
 
 def columns_of(instance: Instance) -> PricedColumns:
     """Return the columns of an instance."""
-    halves = instance.training.schedule.in_halves
-    if instance.cost.stage_time is StageTime.OVERLAP:
-        return Overlapped(instance.training.micro_batches, halves=halves)
-    return Added(halves=halves)
+    halves, overlap = instance.training.schedule.in_halves, instance.cost.stage_time is StageTime.OVERLAP
+    found = Overlapped(instance.training.micro_batches, halves=halves) if overlap else Added(halves=halves)
+    return found if Period.of(instance) is None else Paced(found, overlap=overlap)
 
 
 def compared(passes: Times) -> Times:
@@ -192,6 +225,35 @@ class Added:
     def within(self, passes: Sequence[int]) -> tuple[Times, Times]:
         """Return what is compared of the passes, and of the limits."""
         return compared(np.eye(self.width, dtype=np.int64)).T, compared(np.array([passes]))[0]
+
+
+class Paced:
+    """Both passes of a micro-batch as one, the forward one here: of a period nothing else matters."""
+
+    def __init__(self, of: PricedColumns, *, overlap: bool) -> None:
+        self.width = of.width
+        self.of_layer, self.of_change = of.of_layer, of.of_change
+        self._of, self._overlap = of, overlap
+
+    def passes(self, sums: Times) -> Times:
+        """Return both passes together, none, and the synchronisation."""
+        found = self._of.passes(sums).copy()
+        found[..., FORWARD] += found[..., BACKWARD]
+        found[..., BACKWARD] = 0
+        return found
+
+    def below(self, often: Sequence[int]) -> Times:
+        """Return what is below both passes as often as the forward one counts."""
+        return self._of.below((often[FORWARD], often[FORWARD], often[SYNC]))
+
+    def compared(self, sums: Times) -> Times:
+        """Return the pace and the synchronisation; where these are no sums, what they are made of."""
+        return self._of.compared(sums) if self._overlap else self.passes(sums)[:, [FORWARD, SYNC]]
+
+    def within(self, passes: Sequence[int]) -> tuple[Times, Times]:
+        """Return rows for the pace, and for the synchronisation."""
+        rows = [self.below((1, 0, 0)), self.below((0, 0, 1))]
+        return np.concatenate(rows), np.repeat([passes[FORWARD], passes[SYNC]], [len(one) for one in rows])
 
 
 COMPUTED, SENT = slice(0, 3), slice(3, 6)

@@ -20,7 +20,17 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.options import StageTime
 from pipecut.formulation.problem.precision import Copy
-from pipecut.solvers.step_time.bounds.columns import Formula, OfFormula, PassColumns, PricedColumns, columns_of
+from pipecut.solvers.step_time.bounds.columns import (
+    BACKWARD,
+    FORWARD,
+    SYNC,
+    Formula,
+    OfFormula,
+    PassColumns,
+    Period,
+    PricedColumns,
+    columns_of,
+)
 
 HELD, WORKING = -2, -1
 """Behind the columns of a row, where memory may run out: bytes that are held, and the largest working set."""
@@ -32,7 +42,7 @@ class PassTables:
 
     ``copies[e, l][k, form, column]`` is what layer l takes beside that in a stage that starts behind layer e, of
     whose weights it has a copy. A plan takes at least ``often`` times the passes of each of its stages;
-    ``formula`` is what it is made of where that is no step as executed.
+    ``formula`` is what it is made of where that is no step as executed, ``period`` what keeps it to a period.
     """
 
     columns: PassColumns
@@ -41,6 +51,20 @@ class PassTables:
     copies: Mapping[tuple[int, int], Times]
     often: int
     formula: Formula | None = None
+    period: Period | None = None
+
+    @property
+    def whole(self) -> tuple[tuple[int, int, int], int]:
+        """Return a sum of passes, and how many values of the goal none of its stages is above in any plan."""
+        if self.period is None:
+            return (self.often, self.often, 1), 1
+        many = self.period.pairs
+        return (many, many, int(self.period.charged)), many
+
+    def alone(self, passes: Times) -> Times:
+        """Return the least that plans take which have a stage with these passes."""
+        pace, sync = passes[:, FORWARD] + passes[:, BACKWARD], passes[:, SYNC]
+        return self.often * pace + sync if self.period is None else self.period.alone(pace, sync)
 
     def told_apart(self, tables: Tables) -> Tables:
         """Return the tables with passes in place of sums, so that what differs in any pass is not taken for alike.
@@ -79,7 +103,12 @@ def pass_tables(tables: Tables) -> PassTables:
             layers[at, layer] = known[key]
         if kind.inner is not None:
             _fill_changes(columns, instance, kind, changes[at])
-    return PassTables(columns, layers, changes, _copies(columns, tables, layers), instance.training.micro_batches)
+    copies, period = _copies(columns, tables, layers), Period.of(instance)
+    if period is not None:
+        idle = not columns.passes(np.where(layers < FORBIDDEN, layers, 0))[..., SYNC].any()
+        period = replace(period, charged=period.charged and not (idle and not any(map(np.any, copies.values()))))
+    often = instance.training.micro_batches if period is None else 1
+    return PassTables(columns, layers, changes, copies, often, period=period)
 
 
 def formula_tables(tables: Tables, formula: Formula) -> PassTables:

@@ -13,6 +13,10 @@ though, takes ``M p + sync <= T``. Where backward passes have halves p has the f
 ``Spans.early`` stands for M p. By a formula the sums of what is in a row count ``Spans.once`` each, M is
 ``Spans.micro_batches``, and a boundary takes ``Spans.queued`` times what it takes once. Stages that do not fit to
 all of these are in no plan within T.
+
+Where T is a period, runs of neighbouring stages may take T for each of them. So ``behind`` is the most that a run
+takes from the first stage of a suffix on, less T for each further one, and ``ahead`` what a run up to the suffix
+takes beyond T for each, or 0; of the first stage of a run with its synchronisation, where that comes in each pair.
 """
 
 from __future__ import annotations
@@ -75,7 +79,8 @@ class Rest:
         self, spans: Spans, ways: Ways, most_ns: int, deadline: Deadline, only: dict[int, Bits] | None = None
     ) -> None:
         self.spans, self.ways, self.most_ns = spans, ways, most_ns
-        self._deadline = deadline
+        self.each_ns, self._deadline = 0 if spans.period is None else most_ns, deadline
+        self._synchronised = spans.period is not None and spans.period.comes_in_each
         only = spans.roomy if only is None else only
         bands = {rule: self._made(spans.roomy[rule] & only[rule]) for rule in set(spans.rules)}
         self._bands = [bands[rule] for rule in spans.rules]
@@ -98,7 +103,10 @@ class Rest:
 
     def _made(self, allowed: Bits) -> _Bands:
         spans = self.spans
-        kind, first, stop = np.nonzero(allowed & (spans.whole <= self.most_ns))
+        allowed = allowed & (spans.whole <= self.most_ns)
+        kind, first, stop = np.nonzero(
+            allowed if spans.beside is None else allowed & (spans.beside <= self.most_ns)
+        )
         begins, pace = np.searchsorted(kind, np.arange(len(spans.pace) + 1)), spans.pace[kind, first, stop]
         early = spans.micro_batches * pace if spans.early is None else spans.early[kind, first, stop]
         return _Bands(begins, first, stop, pace, early, spans.whole[kind, first, stop])
@@ -137,7 +145,11 @@ class Rest:
             arriving, own = arriving + spans.once * crossed, np.maximum(own, spans.queued * crossed)
         else:
             arriving = np.where(stop == self.behind.shape[2] - 1, 0, NEVER_NS)
-        return np.maximum(own, spans.once * put.pace + arriving)
+        return np.maximum(own, spans.once * put.pace + arriving - self.each_ns)
+
+    def _alone(self, put: _Put, least: Times) -> Times:
+        """Return the least of whole steps of stages, or of runs that begin with them and their synchronisation."""
+        return put.whole + least - put.pace if self._synchronised else put.whole
 
     def _look_back(self, slot: int) -> None:
         ways, known = self.ways, np.zeros(len(self.ways), dtype=np.int64)
@@ -145,7 +157,7 @@ class Rest:
             known = self.behind[slot - 1].min(axis=1)[ways.source]
         for put in self._put(slot, known):
             first, value = self._bands[slot].first[put.row], self._least(slot, put)
-            least = np.maximum(value, put.whole)
+            least = np.maximum(value, self._alone(put, value))
             kept = np.flatnonzero(least <= self.most_ns)
             target = ways.target[put.way]
             np.minimum.at(self.behind[slot], (target[kept], first[kept]), value[kept])
@@ -161,12 +173,15 @@ class Rest:
         useful = self.useful[self.spans.rules[slot]]
         for put in self._put(slot, self.ahead[slot].min(axis=1)[ways.target]):
             before = self.ahead[slot, ways.target[put.way], bands.first[put.row]]
-            fits = (before + self._least(slot, put) <= self.most_ns) & (put.whole <= self.most_ns)
+            least = self._least(slot, put)
+            fits = (before + least <= self.most_ns) & (self._alone(put, least) <= self.most_ns)
             way, row = put.way[fits], put.row[fits]
             useful[ways.kind[way], bands.first[row], bands.stop[row]] = True
             if slot:
                 crossed = both[ways.link[way], bands.stop[row]]
-                value = before[fits] + self.spans.once * (put.pace[fits] + crossed)
+                own = before[fits] + self.spans.once * put.pace[fits]
+                own = np.maximum(own, put.whole[fits]) if self._synchronised else own
+                value = np.maximum(own + self.spans.once * crossed - self.each_ns, 0)
                 np.minimum.at(self.ahead[slot - 1], (ways.source[way], bands.stop[row]), value)
 
 

@@ -18,6 +18,7 @@ from pipecut.formulation.problem.options import BoundaryCharge
 from pipecut.solvers.dynamic.tables.demanded import admitted, stage_counts
 from pipecut.solvers.dynamic.tables.stage_limits import StageLimits
 from pipecut.solvers.reference.line import atom_tables
+from pipecut.solvers.step_time.bounds.columns import Period
 from pipecut.solvers.step_time.bounds.pass_tables import PassTables
 from pipecut.solvers.step_time.bounds.rays import PACE, Proportion, Rays, least_of, least_times
 
@@ -61,6 +62,9 @@ class Spans:
     Where backward passes have two halves plans are of so many ``stages``, and a pace is forward pass and first
     half. The second halves of stage s wait behind s further pairs, so all but min(s + 1, M) of them are done
     before its last gradient leaves: ``early`` is the least until then, with no more of them than of any stage.
+
+    Where a limit is that on a ``period``, no run of stages takes more than the limit for each of them, and none of
+    them more for what is summed ``beside`` its passes.
     """
 
     pace: Times
@@ -78,6 +82,8 @@ class Spans:
     rays: Rays | None = None
     stages: int | None = None
     early: Times | None = None
+    period: Period | None = None
+    beside: Times | None = None
 
     @property
     def known(self) -> tuple[Proportion, ...]:
@@ -124,6 +130,7 @@ class Spans:
             place=starts,
             rays=None,
             early=None if self.early is None else least_of(self.early, starts),
+            beside=None if self.beside is None else least_of(self.beside, starts),
         )
 
     def inside(self, blocks: Bits, place: Index) -> Bits:
@@ -139,7 +146,7 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
     """
     instance, formula, micro_batches = tables.instance, passes.formula, passes.often
     training = instance.training
-    whole = (micro_batches, micro_batches, 1)
+    (whole, many), period = passes.whole, passes.period
     pace = least_times(tables, passes, PACE, space)
     atoms = atom_tables(pace.tables, space, pace)
     limits = StageLimits(atoms.times, atoms.least)
@@ -154,7 +161,7 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
     stops, keeping = np.arange(space.stops + 1), admitted(tables, space)
     found = Spans(
         pace=atoms.times.time,
-        whole=least_times(tables, passes, whole, space).time,
+        whole=_divided(least_times(tables, passes, whole, space).time, many),
         roomy={
             one: (stops <= limits.ends(one, FORBIDDEN - 1)[:, :-1, None]) & (True if keeping is None else keeping)
             for one in set(rules)
@@ -168,9 +175,18 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
         once=1 if formula is None else formula.once,
         queued=0 if formula is None else formula.often,
         least_stages=counts.start if counts else len(slots) + 1,
+        period=period,
     )
+    if period is not None and not period.charged:
+        sync = least_times(tables, passes, (0, 0, 1), space).time
+        found = replace(found, beside=_divided(sync, period.micro_batches))
     halves = training.schedule.in_halves and formula is None
     return _in_halves(found, tables, passes, space) if halves else found
+
+
+def _divided(times: Times, many: int) -> Times:
+    """Return times for each of so many, rounded up; what is forbidden stays so."""
+    return times if many == 1 else np.where(times < FORBIDDEN, -(-times // many), FORBIDDEN)
 
 
 def _in_halves(found: Spans, tables: Tables, passes: PassTables, space: CutSpace) -> Spans:

@@ -15,7 +15,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
 from pipecut.solvers import exhaustive
 from tests.laws import so_many
-from tests.solvers.dynamic.test_period import in_rounds, judged_by_period
+from tests.solvers.step_time.test_period import in_rounds, judged_by_period
 from tests.solvers.step_time.test_step_dp import judged_by_step, with_much_to_synchronise
 
 LARGE = 1 << 40

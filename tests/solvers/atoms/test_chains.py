@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import forms_on
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import StageTime
 from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.solvers import exhaustive as brute_force
@@ -27,7 +28,6 @@ from pipecut.solvers.atoms.chains import Chains
 from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, Labels, unbeaten
 from pipecut.solvers.atoms.programs import programs
 from pipecut.solvers.dynamic.states import solver
-from pipecut.solvers.dynamic.tables.stage_table import stage_time_ns
 from tests.examples import PLAIN, chain, follow, instance_of, matrix, mesh
 from tests.laws import so_many
 from tests.problems import problems
@@ -36,6 +36,24 @@ from tests.solvers.cpsat.test_cpsat_memory import limited
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 ALL_TIME = FORBIDDEN // 4
 TRAINING = Training(1, optimizer_bytes_per_parameter=0, schedule=Schedule.GPIPE)
+
+
+def stage_time_ns(tables: Tables, kind: int, span: Span, forms: Sequence[int], again: Sequence[Span] = ()) -> int:
+    """Return the time of a stage with these forms, and blocks that are computed again, from the tables."""
+    instance, rerun = tables.instance, {layer for run in again for layer in run.layers}
+    of_layer = {layer: tables.recomputing()[kind] if layer in rerun else kind for layer in span.layers}
+    moved = computing = 0
+    for layer, form in zip(span.layers, forms, strict=True):
+        computing += int(tables.compute[of_layer[layer], layer])
+        if instance.layers[layer].split is Split.FOLLOW:
+            source = instance.sources[layer]
+            form = forms[source - span.first] if source is not None and source in span else 0
+        moved += int(tables.own(of_layer[layer], layer, span.first)[form])
+    for index, edge in enumerate(instance.form_edges):
+        if edge.source in span and edge.consumer in span:
+            source, consumer = forms[edge.source - span.first], forms[edge.consumer - span.first]
+            moved += int(tables.between[of_layer[edge.consumer], index, source, consumer])
+    return max(computing, moved) if instance.cost.stage_time is StageTime.OVERLAP else computing + moved
 
 
 def tables_of(instance: Instance) -> Tables:

@@ -26,7 +26,7 @@ from pipecut.solvers.step_time.demands import unseen_by_executed
 from tests.laws import so_many
 from tests.solvers.auto.test_by_formula import asking_for_the_middle
 from tests.solvers.cpsat.demanded import MADE, SLOW
-from tests.solvers.dynamic.test_period import judged_by_period
+from tests.solvers.step_time.test_period import judged_by_period
 from tests.solvers.step_time.test_step_dp import judged_by_step
 from tests.solvers.test_stopped_anywhere import Wish
 

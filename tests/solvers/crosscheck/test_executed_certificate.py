@@ -26,7 +26,7 @@ from pipecut.solvers.catalogue import find_solver
 from pipecut.solvers.certifying import certify, confirmed_bounds
 from tests.formulation.certificates.test_executed import by_links
 from tests.laws import so_many
-from tests.solvers.dynamic.test_period import judged_by_period
+from tests.solvers.step_time.test_period import judged_by_period
 from tests.solvers.step_time.test_step_dp import judged_by_step, with_much_to_synchronise
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"

@@ -23,8 +23,8 @@ from pipecut.solvers.step_time.demands import unseen_by_executed, with_seen_dema
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.laws import so_many
 from tests.solvers.cpsat.demanded import MADE, SLOW
-from tests.solvers.dynamic.test_period import judged_by_period
 from tests.solvers.step_time.test_halves import in_halves
+from tests.solvers.step_time.test_period import judged_by_period
 from tests.solvers.step_time.test_step_dp import judged_by_step
 
 KINDS = ("stages", "pins", "apart", "equal_stages", "together", "no_cut", "devices_per_stage")
@@ -77,8 +77,8 @@ def test_so_it_does_of_plans_of_so_many_stages_with_backward_passes_in_halves(in
 
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=SLOW)
 @given(demanding(judged_by_period()))
-def test_the_programme_for_the_period_keeps_to_demands(instance: Instance) -> None:
-    agrees("period_dp", instance)
+def test_so_it_does_to_a_period(instance: Instance) -> None:
+    agrees("step_dp", instance)
 
 
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)

@@ -6,14 +6,19 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from pipecut.formulation.costs.tables import all_tables
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.executed import PipelinePasses, period_ns
+from pipecut.formulation.limits import NEVER, TooLargeError
 from pipecut.formulation.outcome import Limits, Proof
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance, build_instance
 from pipecut.formulation.problem.options import BoundaryCharge, Samples, StageTime, Synchronisation
 from pipecut.formulation.problem.training import Schedule, Training
@@ -21,11 +26,20 @@ from pipecut.formulation.problem.units import Link
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan as planned
-from pipecut.solvers.dynamic.period.solver import accepts, solve
+from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.step_time.bounds.columns import Period
+from pipecut.solvers.step_time.bounds.rest import Rest, rest_of
+from pipecut.solvers.step_time.bounds.spans import spans_of
+from pipecut.solvers.step_time.bounds.ways import ways_of
+from pipecut.solvers.step_time.parts import stage_parts
+from pipecut.solvers.step_time.responses import responses
+from pipecut.solvers.step_time.solver import accepts, solve
 from tests.examples import BYTE_LINK, PLAIN, chain, instance_of, matrix, mesh
 from tests.formulation.page.evaluator import evaluate_page
 from tests.generators import cluster_graphs, cost_models, hosts, layer_graphs, recomputation
 from tests.laws import so_many
+from tests.solvers.step_time.test_fronts import keeps_what_is_worth_having
+from tests.solvers.step_time.test_step_dp import pipelines
 
 SHIPPED = "scenarios/pipepar/vgg13.yaml"
 FILTERED = [HealthCheck.filter_too_much, HealthCheck.too_slow]
@@ -156,6 +170,55 @@ def test_it_sees_several_stages_that_wait_for_the_synchronisation_of_each_other(
     agrees(instance)
 
 
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=FILTERED)
+@given(judged_by_period(stage_times=stage_times, charges=st.sampled_from(BoundaryCharge), most_charged=4))
+def test_of_every_span_all_stages_are_known(instance: Instance) -> None:
+    assume(accepts(instance).proves)
+    keeps_what_is_worth_having(instance)
+
+
+@settings(max_examples=so_many(300), deadline=None)
+@given(pipelines(), st.integers(1, 5), st.booleans(), st.integers(-3, 3))
+def test_answers_composed_keep_to_a_period_as_executed(
+    passes: PipelinePasses, many: int, charged: bool, more: int
+) -> None:
+    period, alone = period_ns(passes, many, overlapped=not charged), max(passes.sync_ns)
+    limit = max(0, period + more) if charged else max(period + more, -(-alone // many))
+    answers = responses(Period(many, charged), passes.stages, limit)
+    own = np.array([passes.forward_ns, passes.backward_ns, passes.sync_ns]).T[:, None, :]
+    sent = np.array([passes.activation_ns, passes.gradient_ns]).T[:, None, :]
+    rows = answers.last(own[-1])
+    for slot in range(1, passes.stages):
+        rows = answers.before(rows, slot, own[-1 - slot], sent[-slot])
+    assert (int(answers.ended(rows)[0]) <= limit) == (period <= limit)
+
+
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=FILTERED)
+@given(
+    judged_by_period(stage_times=stage_times, charges=st.sampled_from(BoundaryCharge), most_charged=4)
+    | in_rounds().filter(lambda one: len(one.layers) < 5),
+    st.integers(0, 60),
+)
+def test_no_plan_within_a_limit_breaks_a_bound(instance: Instance, more: int) -> None:
+    """By places and by blocks of them; stages of such plans may all be looked at."""
+    assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
+    priced = [(evaluate(instance, plan), plan) for plan in exhaustive.plans(instance)]
+    kept = [(one.objective, plan) for one, plan in priced if one.feasible and one.objective is not None]
+    assume(kept)
+    limit = min(value for value, _ in kept) * (100 + more) // 100
+    tables, space = all_tables(instance), CutSpace.of(instance)
+    spans = spans_of(tables, stage_parts(tables, space).passes, space)
+    ways = ways_of(tables, state_space(tables))
+    rest, coarse = rest_of(spans, ways, limit, NEVER), Rest(spans.blocks(spans.evenly(2)), ways, limit, NEVER)
+    for value, plan in kept:
+        if value <= limit:
+            assert coarse.best <= rest.best <= value
+            for at, stage in enumerate(plan.stages):
+                kind, slot = tables.kinds.index(GroupKind.of(instance, stage.group)), len(plan) - 1 - at
+                start, stop = space.places.index(stage.span.first), space.places.index(stage.span.stop)
+                assert rest.useful[spans.rules[slot]][kind, start, stop]
+
+
 def chain_without_a_flush(micro_batches: int, *, tied: bool = False) -> Instance:
     """Four layers on three devices, two of them in one server."""
     layers = [matrix(f"layer{at}", 30 + at, 100, taken=9, made=9) for at in range(4)]
@@ -181,7 +244,7 @@ RECEIVED = replace(PLAIN, boundary_charge=BoundaryCharge.RECEIVER)
 )
 def test_it_is_asked_where_nobody_else_is_named(instance: Instance) -> None:
     found = planned(instance, Limits(workers=1))
-    assert (found.proof, found.solver) == (Proof.OPTIMAL, "period_dp")
+    assert (found.proof, found.solver) == (Proof.OPTIMAL, "step_dp")
 
 
 def test_more_micro_batches_than_answers_are_kept_of_are_refused_with_both_numbers() -> None:
@@ -202,4 +265,4 @@ def test_vgg13_executes_in_190_ms_and_the_bottleneck_optimum_in_242() -> None:
     assert by_formula is not None
     assert evaluate(judged, by_formula).objective == 242_468_654
     best = planned(judged, Limits())
-    assert (best.proof, best.objective, best.solver) == (Proof.OPTIMAL, 190_356_279, "period_dp")
+    assert (best.proof, best.objective, best.solver) == (Proof.OPTIMAL, 190_356_279, "step_dp")
