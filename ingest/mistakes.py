@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Where = tuple[str | int, ...]
 """The way to a value in nested sections: keys and list indices, outermost first."""
@@ -104,6 +104,38 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST_SHOWN + 2 else text[:LONGEST_SHOWN] + "..."
 
 
+_WANTED = {
+    "int_type": "a whole number",
+    "string_type": "text",
+    "model_type": "a section (keys with values)",
+    "dict_type": "a section (names with values)",
+    "list_type": "a list",
+    "enum": "{expected}",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+}
+"""What each kind of pydantic error says that it wanted."""
+
+
+def said(found: Mapping[str, Any]) -> str:
+    """Say one of pydantic's errors as a person would: what was expected, and what stands there instead."""
+    if found["type"] in ("missing", "extra_forbidden"):
+        return "missing" if found["type"] == "missing" else "unknown key"
+    if found["type"] not in _WANTED:
+        return f"{found['msg']}, got {shown(found['input'])}"
+    hint = number_hint(found["input"]) if found["type"] == "int_type" else ""
+    return f"expected {_WANTED[found['type']].format(**found.get('ctx', {}))}, got {shown(found['input'])}{hint}"
+
+
+def problems_of(found: Sequence[Mapping[str, Any]], most: int) -> list[str]:
+    """Return pydantic's errors in a file, each with its path, ``layers[3].macs: missing``: the first ones."""
+    rows = [f"{path_text(one['loc']) or 'the file'}: {said(one)}" for one in found[:most]]
+    return rows + [f"and {len(found) - most} more"] * (len(found) > most)
+
+
 def number_hint(value: object) -> str:
     """Explain a text that looks like a number or a switch in other YAML readers, but is text here."""
     if not isinstance(value, str):
@@ -115,6 +147,6 @@ def number_hint(value: object) -> str:
     except ArithmeticError:
         return ""
     if not number.is_finite() or number.adjusted() > 20:
-        return ""
+        return " (too large)" if number.is_finite() else ""
     digits = f"{number.normalize():f}"
     return f" (text; write {digits})" if digits != value else " (text; leave out the quotes)"

@@ -20,7 +20,7 @@ from pipecut.formulation.problem.layers import Across, Axis, Layer, LayerGraph, 
 from pipecut.ingest.errors import GraphFileError
 from pipecut.ingest.files import atomic_write, parse_json
 from pipecut.ingest.graphs.module_calls import ModuleCall, check_calls
-from pipecut.ingest.mistakes import path_text
+from pipecut.ingest.mistakes import problems_of
 
 FORMAT = "pipecut layer graph"
 VERSION = 2
@@ -219,7 +219,7 @@ def graph_from_document(document: object, source: str) -> nx.DiGraph:
         former = isinstance(document, dict) and document.get("version") == 1
         checked = (_FormerDocument if former else _Document).model_validate(document)
     except ValidationError as error:
-        raise GraphFileError(f"{source}: {_problems(error)}") from error
+        raise GraphFileError(f"{source}: {'; '.join(problems_of(error.errors(), _PROBLEMS_SHOWN))}") from error
     try:
         layers = [
             Layer(
@@ -335,11 +335,3 @@ def _text(document: dict[str, Any]) -> str:
         else:
             parts.append(f'  "{key}": {json.dumps(value)}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def _problems(error: ValidationError) -> str:
-    """Return every problem as ``layers[3].macs: ...``, the first ten of them."""
-    entries = error.errors(include_url=False)
-    shown = [f"{path_text(entry['loc']) or 'the file'}: {entry['msg']}" for entry in entries[:_PROBLEMS_SHOWN]]
-    more = len(entries) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more" if more else "")

@@ -17,6 +17,7 @@ from pipecut.formulation.predictor.curves import Measured
 from pipecut.ingest.errors import GraphFileError, ModelError
 from pipecut.ingest.files import atomic_write
 from pipecut.ingest.graphs.graph_file import read_json
+from pipecut.ingest.mistakes import problems_of
 
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -89,9 +90,7 @@ def read_profile(path: Path) -> LayerProfile:
     try:
         return LayerProfile.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise GraphFileError(f"{path}: {where}: {first['msg']}") from error
+        raise GraphFileError(f"{path}: {problems_of(error.errors(), 1)[0]}") from error
 
 
 def write_profile(profile: LayerProfile, path: Path) -> None:

@@ -92,7 +92,9 @@ def with_table(graph: nx.DiGraph, path: Path, classes: Collection[str], samples:
     alone, the table need not say it. Raises FormatError with every problem, and its line.
     """
     try:
-        rows = list(csv.reader(io.StringIO(read_limited(path, SIZE_LIMIT))))
+        text = read_limited(path, SIZE_LIMIT)
+        signs = [one for one in ",;\t" if one in text.partition("\n")[0]]
+        rows = list(csv.reader(io.StringIO(text), delimiter=(*signs, ",")[0]))
     except (OSError, ValueError, csv.Error) as error:
         raise FormatError(path, [f": cannot be read: {error}"]) from error
     table = _Table(path, classes, samples)
@@ -100,6 +102,8 @@ def with_table(graph: nx.DiGraph, path: Path, classes: Collection[str], samples:
     for line, row in enumerate(rows[1:] if not table.problems else [], start=2):
         if any(text.strip() for text in row):
             table.row(line, row)
+    if not (table.times or table.problems):
+        table.problems.append(":2: no row of times below the names of the columns")
     unknown, has = sorted({device for device, _ in table.times} - set(classes)), ", ".join(classes)
     table.problems += [f": device '{one}' is not in the cluster, which has {has}" for one in unknown]
     curves: dict[str, list[Measured]] = {name: [] for name in graph}

@@ -21,7 +21,7 @@ from pipecut.formulation.certificates.labels import Key, Runs
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.suffixes import slots_matter
 from pipecut.ingest.files import atomic_write, parse_json, read_limited
-from pipecut.ingest.mistakes import path_text
+from pipecut.ingest.mistakes import MOST_SHOWN, problems_of
 from pipecut.ingest.plans.plan_file import as_planned, choices_to_dict, plan_of, stage_to_dict
 
 FORMAT = "pipecut certificate"
@@ -155,8 +155,8 @@ def _file(source: Path) -> _File:
     try:
         return _File.model_validate(parse_json(read_limited(source, LARGEST_FILE)))
     except ValidationError as error:
-        rows = (f"{source}: {path_text(row['loc'])}: {row['msg']}" for row in error.errors()[:20])
-        raise CertificateFileError("\n".join(rows)) from error
+        rows = problems_of(error.errors(), MOST_SHOWN)
+        raise CertificateFileError("\n".join(f"{source}: {row}" for row in rows)) from error
     except OSError as error:
         raise CertificateFileError(f"{source}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

@@ -15,7 +15,7 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.precision import Precision
 from pipecut.formulation.problem.training import Schedule
 from pipecut.ingest.graphs.module_calls import GRAINS
-from pipecut.ingest.mistakes import did_you_mean, shown
+from pipecut.ingest.mistakes import did_you_mean, number_hint, shown
 from pipecut.ingest.text import quantities
 
 
@@ -217,9 +217,7 @@ def _micro_batches(value: object) -> object:
         if len(set(value)) < len(value):
             raise ValueError("expected different numbers, got one twice")
         return tuple(sorted(value))
-    if isinstance(value, str) and value.isdecimal():
-        raise ValueError(f"expected a whole number, got '{value}' (text; leave out the quotes)")
-    hint = did_you_mean(value, [CHOOSE]) if isinstance(value, str) else ""
+    hint = number_hint(value) or (did_you_mean(value, [CHOOSE]) if isinstance(value, str) else "")
     raise ValueError(
         f"expected a whole number of 1 or more, a list of them, or '{CHOOSE}', got {shown(value)}{hint}"
     )

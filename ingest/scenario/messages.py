@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipecut.ingest.mistakes import Mistake, Where, did_you_mean, number_hint, path_text, shown
+from pipecut.ingest.mistakes import Mistake, Where, did_you_mean, path_text, said
 from pipecut.ingest.scenario.fields import LIST, WORD, StrictPart
 from pipecut.ingest.scenario.schema import ScenarioFile
 from pipecut.ingest.text.yaml_source import Document
@@ -62,35 +62,16 @@ def _missing(found: Found, where: Where, root: type[StrictPart]) -> str:
     return f"missing: {field.description}" if field else "missing"
 
 
-def _expected(what: str) -> Sentence:
-    def sentence(found: Found, where: Where, root: type[StrictPart]) -> str:
-        return f"expected {what}, got {shown(found['input'])}"
-
-    return sentence
-
-
-def _not_whole(found: Found, where: Where, root: type[StrictPart]) -> str:
-    return f"expected a whole number, got {shown(found['input'])}{number_hint(found['input'])}"
-
-
 def _not_text(found: Found, where: Where, root: type[StrictPart]) -> str:
     scalar = isinstance(found["input"], str | int) or hasattr(found["input"], "as_tuple")
-    return f"expected text, got {shown(found['input'])}" + ("; put it in quotes" if scalar else "")
+    return said(found) + ("; put it in quotes" if scalar else "")
 
 
 def _not_a_choice(found: Found, where: Where, root: type[StrictPart]) -> str:
     choices = re.findall(r"'([^']*)'", found["ctx"]["expected"])
     given = found["input"]
     meant = did_you_mean(given, choices) if isinstance(given, str) else ""
-    wanted = f"expected {found['ctx']['expected']}, got {shown(given)}"
-    return wanted + (meant if "did you mean" in meant else "")
-
-
-def _limit(text: str, key: str) -> Sentence:
-    def sentence(found: Found, where: Where, root: type[StrictPart]) -> str:
-        return f"expected {text.format(found['ctx'][key])}, got {shown(found['input'])}"
-
-    return sentence
+    return said(found) + (meant if "did you mean" in meant else "")
 
 
 def _entries(found: Found, where: Where, root: type[StrictPart]) -> str:
@@ -105,27 +86,19 @@ def _own_words(found: Found, where: Where, root: type[StrictPart]) -> str:
 
 
 def _otherwise(found: Found, where: Where, root: type[StrictPart]) -> str:
-    return f"{found['msg']}, got {shown(found['input'])}"
+    return said(found)
 
 
 _SENTENCES: dict[str, Sentence] = {
     "extra_forbidden": _unknown_key,
     "missing": _missing,
-    "int_type": _not_whole,
     "string_type": _not_text,
-    "model_type": _expected("a section (keys with values)"),
-    "dict_type": _expected("a section (names with values)"),
-    "list_type": _expected("a list"),
     "enum": _not_a_choice,
-    "greater_than": _limit("more than {}", "gt"),
-    "greater_than_equal": _limit("{} or more", "ge"),
-    "less_than": _limit("less than {}", "lt"),
-    "less_than_equal": _limit("{} or less", "le"),
     "too_short": _entries,
     "too_long": _entries,
     "value_error": _own_words,
 }
-"""How each kind of pydantic error is said."""
+"""How a kind of pydantic error is said where more is known than ``ingest.mistakes`` says of it."""
 
 
 def section_at(where: Where, root: type[StrictPart] = ScenarioFile) -> type[StrictPart] | None:

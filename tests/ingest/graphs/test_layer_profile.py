@@ -93,7 +93,7 @@ def test_times_of_a_profile_are_planned_with(pipecut: Command, files: Path) -> N
         ({"times": [TIMES | {"layers": ROWS[:2]}]}, [], "layer 2 is in the model only"),
         ({"times": [TIMES | {"layers": [*ROWS, ROWS[0] | {"name": "9"}]}]}, [], "layer 9 is in the profile only"),
         ({"times": []}, [], "times: List should have at least 1 item"),
-        ({"version": 2}, [], "version: Input should be 1"),
+        ({"version": 2}, [], "version: expected 1, got 2"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(
@@ -143,7 +143,7 @@ def test_a_profile_says_how_fast_the_machine_was_if_it_knows(files: Path) -> Non
     written_again(found, Path("again.json"))
     assert read_profile(Path("again.json")) == found
     write_profile(times=[TIMES | {"probe_ns": 0}])
-    with pytest.raises(GraphFileError, match=r"times\.0\.probe_ns: Input should be greater than or equal to 1"):
+    with pytest.raises(GraphFileError, match=r"times\[0\]\.probe_ns: expected 1 or more"):
         read_profile(Path("profile.json"))
 
 

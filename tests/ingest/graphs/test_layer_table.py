@@ -46,6 +46,8 @@ def rows(found: nx.DiGraph) -> dict[str, tuple[Measured, ...]]:
         "name,fwd (ns),bwd [ns]\nb,5,10\na.1,1,2\na.0,3,6\n",
         "layer,forward,backward\na.0,3 ns,6 ns\na.1,1 ns,0.002 us\nb,5 ns,10 ns\n\n",
         "Module,Forward Time (ns),Backward_ns,samples,device\na,4,8,4,card\nb,4.5,9.01,4,card\n",
+        "name;fwd (ns);bwd (ns)\nb;5;10\na.1;1;2\na.0;3;6\n",
+        "name\tfwd (ns)\tbwd (ns)\nb\t5\t10\na.1\t1\t2\na.0\t3\t6\n",
     ],
 )
 def test_columns_units_and_modules(tmp_path: Path, text: str) -> None:
@@ -69,6 +71,8 @@ def test_several_classes_and_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("layer,forward_ms,backward_ms\n", ":2: no row of times below the names of the columns"),
+        ("layer,forward_ms,backward_ms\n\n , ,\n", ":2: no row of times below the names of the columns"),
         (
             "",
             ":1: no column 'layer' and 'forward' and 'backward'; expected columns like layer,forward_ms",
