@@ -260,28 +260,20 @@ def _to_dict(
 
 
 def _show(task: Task, outcome: Outcome | None, found: Reasons | None, why: Explanation | None) -> None:
+    from pipecut.commands.parts import tables
     from pipecut.commands.parts.reasons import reasons_rows
-    from pipecut.commands.parts.tables import (
-        PROOFS,
-        KeyLines,
-        Row,
-        StageLines,
-        left_out_rows,
-        objective_text,
-        rules_rows,
-    )
 
-    rows: list[Row] = []
+    rows: list[tables.Row] = []
     if outcome is not None:
         left = None if why is None else why.left_out
-        rows = [("proof", PROOFS[outcome.proof]), *left_out_rows(task.instance, outcome, left)]
+        rows = [("proof", tables.PROOFS[outcome.proof]), *tables.left_out_rows(task.instance, outcome, left)]
     rows += [] if why is None else explanation_rows(why)
     if found is None:
-        output.show(KeyLines(rows))
+        output.show(tables.KeyLines(rows))
         return
     plan = found.priced.plan
     evaluation = evaluate(task.instance, plan)
-    rows = [("objective", objective_text(task.instance, found.priced.values[0])), *rows]
-    rows += rules_rows(evaluation) if outcome is None else []
-    said = KeyLines(reasons_rows(found))
-    output.show(KeyLines(rows), "", StageLines(task.instance, plan, evaluation), "", said)
+    rows = [("objective", tables.objective_text(task.instance, found.priced.values[0])), *rows]
+    rows += tables.rules_rows(evaluation) if outcome is None else []
+    said = tables.KeyLines(reasons_rows(found))
+    output.show(tables.KeyLines(rows), "", tables.StageLines(task.instance, plan, evaluation), "", said)

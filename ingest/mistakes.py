@@ -107,6 +107,7 @@ def shown(value: object) -> str:
 _WANTED = {
     "int_type": "a whole number",
     "string_type": "text",
+    "string_pattern_mismatch": "text like {pattern}",
     "model_type": "a section (keys with values)",
     "dict_type": "a section (names with values)",
     "list_type": "a list",

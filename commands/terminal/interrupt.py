@@ -28,6 +28,10 @@ GRACE_S = 0.5
 """How long a search may take to stop before it is left."""
 
 
+ECHO_S = 0.05
+"""A signal so soon after the first is that one again: ``timeout -s INT`` sends it to a process and its group."""
+
+
 class LeftError(BaseException):
     """Nobody waits for this search any more. It is no Exception, so that no search takes it for its own."""
 
@@ -94,8 +98,11 @@ def _handled(stop: threading.Event) -> Iterator[None]:
         yield
         return
 
+    at_s = list[float]()
+
     def handle(_signal: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
+        at_s.append(time.monotonic())
+        if stop.is_set() and not 0 < at_s[-1] - at_s[0] < ECHO_S:
             raise KeyboardInterrupt
         stop.set()
 

@@ -18,7 +18,7 @@ import pytest
 
 import pipecut
 from pipecut.commands.parts.answered import checked_in_time
-from pipecut.commands.terminal.interrupt import run_stoppable
+from pipecut.commands.terminal.interrupt import ECHO_S, run_stoppable
 from pipecut.commands.terminal.progress import progress_text
 from pipecut.formulation.limits import NEVER
 from pipecut.formulation.outcome import Limits, Progress
@@ -81,6 +81,23 @@ def test_the_first_interrupt_shows_the_best_plan(scenario: Path) -> None:
     assert json.loads(Path("plan.json").read_text(encoding="utf-8"))["objective"] == found["objective"]
 
 
+@posix
+@pytest.mark.parametrize(("later_s", "aborts"), [(0.002, False), (2 * ECHO_S, True)])
+def test_a_signal_that_comes_twice_at_once_is_one_interrupt(later_s: float, aborts: bool) -> None:
+    """As ``timeout -s INT`` sends it, to the process and to its group."""
+    stop = threading.Event()
+
+    def interrupting() -> int:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(later_s)
+        return 5
+
+    with pytest.raises(KeyboardInterrupt) if aborts else contextlib.nullcontext():
+        assert run_stoppable(interrupting, stop) == 5
+    assert stop.is_set()
+
+
 @pytest.mark.slow
 @posix
 def test_the_second_interrupt_aborts_at_once(scenario: Path) -> None:
@@ -89,6 +106,7 @@ def test_the_second_interrupt_aborts_at_once(scenario: Path) -> None:
         read_until(stderr_of(process), SEARCHING.encode())
         process.send_signal(signal.SIGINT)
         read_until(stderr_of(process), b"again to abort)\n")
+        time.sleep(ECHO_S)
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)
