@@ -99,7 +99,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict | list):
-        return "a section" if isinstance(value, dict) else "a list"
+        return f"{'a' if value else 'an empty'} {'section' if isinstance(value, dict) else 'list'}"
     text = repr(value[: LONGEST_SHOWN + 1]) if isinstance(value, str) else str(value)
     return text if len(text) <= LONGEST_SHOWN + 2 else text[:LONGEST_SHOWN] + "..."
 

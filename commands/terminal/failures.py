@@ -160,6 +160,8 @@ def output_path(text: str | None) -> Path | None:
     """
     if text is None:
         return None
+    if not text.strip():
+        raise InputError("expected the name of a file to write, got nothing")
     try:
         path = Path(text).resolve()
         folder = path.parent

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from pipecut.formulation.problem.instance import Instance
     from pipecut.ingest.torch.hugging_face import Configured
 
+_FREE = "no device has a price, so all plans cost 0: say cluster.devices, price_per_hour"
+
 
 @dataclass(frozen=True, slots=True)
 class SolverChoice:
@@ -118,18 +120,15 @@ class Scenario:
         layers = layers.copy()
         layers.graph["free_order"] = self.free_order
         whole, size = self.settled(layers), layers.graph["element_bytes"]
-        measured = any(row["layer"].measured for _, row in layers.nodes(data=True))
-        said = () if measured or not self.note else (self.note,)
-        layers.graph["notes"] = (*layers.graph.get("notes", ()), *said, *((self.kept,) if self.kept else ()))
-        if (of := whole.training.precision) is not None and of.frozen is not None:
-            rows = [row["layer"] for _, row in layers.nodes(data=True)]
-            if all(row.trained_bytes == row.parameter_bytes for row in rows):
-                unused = "training.precision.frozen is not used: all weights are trained"
-                layers.graph["notes"] = (*layers.graph["notes"], unused)
-        if whole.training.precision is None and whole.training.bytes_per_element != size:
+        rows, of = [row["layer"] for _, row in layers.nodes(data=True)], whole.training.precision
+        said = (self.note,) * (self.note != "" and not any(row.measured for row in rows))
+        said += (self.kept,) * bool(self.kept) + (_FREE,) * self._is_free()
+        if of and of.frozen is not None and all(row.trained_bytes == row.parameter_bytes for row in rows):
+            said += ("training.precision.frozen is not used: all weights are trained",)
+        if of is None and whole.training.bytes_per_element != size:
             asked = f"training.bytes_per_element is {whole.training.bytes_per_element}"
-            scaled = f"{asked}, the model's elements have {size}: all bytes are scaled"
-            layers.graph["notes"] = (*layers.graph["notes"], scaled)
+            said += (f"{asked}, the model's elements have {size}: all bytes are scaled",)
+        layers.graph["notes"] = (*layers.graph.get("notes", ()), *said)
 
         def make(training: Training) -> Instance:
             return build_instance(layers, whole.cluster, training, self.cost, self.constraints, self.goals)
@@ -140,6 +139,13 @@ class Scenario:
         from pipecut.ingest.graphs.cut_places import divided_by
 
         return divided_by(found, self.runtime)
+
+    def _is_free(self) -> bool:
+        """Tell whether plans are judged by what they cost, and no device costs anything."""
+        from pipecut.formulation.problem.cluster import servers_of
+
+        judged = (*self.goals, *(one.goal for one in self.constraints.at_most))
+        return Goal.COST in judged and not any(one.device_class.price_per_hour for one in servers_of(self.cluster))
 
     def settled(self, layers: nx.DiGraph) -> Scenario:
         """Return the scenario with what it leaves to the elements of a layer graph: their size, and open peaks.

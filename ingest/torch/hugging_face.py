@@ -183,10 +183,8 @@ def _class(
         raise ModelError(f"{path}: {version} has no model '{name}'; give model.task, one of {able or 'none'}")
     said = [f"model_type '{kind}' is none of {version}"] if not known else []
     said += [f"it has no '{name}'"] if known and found.__name__ != name else []
-    if said or code:
-        read = f"{path.name}: read as {found.__name__} of {version}"
-        return found, ["; ".join([read, *said, *([code] if code else [])])]
-    return found, []
+    read = f"{path.name}: read as {found.__name__} of {version}"
+    return found, ["; ".join([read, *said, *([code] if code else [])])] * bool(said or code)
 
 
 def _spelt(library: Any, name: str) -> Any:  # noqa: ANN401

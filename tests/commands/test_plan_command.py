@@ -324,3 +324,8 @@ def test_a_disagreement_is_an_error_with_a_reproducer(
 def test_a_double_check_keeps_to_the_time_limit(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("plan", scenario, "--double-check", "--time-limit", "2 s", "--json")
     assert ran.code == 0 and sum(row["seconds"] for row in ran.json["double_check"]) < 4
+
+
+def test_a_file_without_a_name_is_refused_before_any_search(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("plan", scenario, "--out", " ")
+    assert ran.code == 2 and ran.err == "expected the name of a file to write, got nothing\n"

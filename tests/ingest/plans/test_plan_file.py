@@ -204,7 +204,10 @@ WRONG: tuple[tuple[object, tuple[str, ...]], ...] = (
         ),
     ),
     ({"stages": one_stage()["stages"] * 7}, ("stages: expected 6 at most, as many as layers, got 7",)),
-    (one_stage(devices=[]), ('stages[0].devices: expected {"server name": number of devices}, got a list',)),
+    (
+        one_stage(devices=[]),
+        ('stages[0].devices: expected {"server name": number of devices}, got an empty list',),
+    ),
     (one_stage(forms=[0]), ("stages[0].forms: expected 6 forms, one for each layer, got 1",)),
     (
         one_stage(forms=[0, 0, 0, 0, 34, True]),

@@ -9,6 +9,7 @@ import pytest
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Proof
 from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.layers import Layer, LayerGraph, Split
 from pipecut.formulation.problem.options import CostModel, default_goals
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.ingest.scenario.load import Scenario, load_scenario
@@ -28,6 +29,25 @@ def load(folder: Path, training: str = "", said: str = "", overrides: tuple[str,
     )
     path.write_text(text, encoding="utf-8")
     return load_scenario(path, overrides)
+
+
+@pytest.mark.parametrize(
+    ("said", "overrides", "noted"),
+    [
+        ("objective: cost", (), True),
+        ("objective: [stages, cost]", (), True),
+        ("constraints: {at_most: {cost: 3}}", (), True),
+        ("objective: cost", ("cluster.devices.card.price_per_hour=0.1",), False),
+        ("constraints: {at_most: {memory: 1 MiB}}", (), False),
+        ("", (), False),
+    ],
+)
+def test_that_nothing_costs_anything_is_said_where_it_matters(
+    tmp_path: Path, said: str, overrides: tuple[str, ...], noted: bool
+) -> None:
+    graph = LayerGraph.chain("m", [Layer("a", "x", Split.MATRIX, 8, 8, 8, 8, 8)]).graph()
+    found = load(tmp_path, "", said, overrides).instance(graph)
+    assert any("no device has a price, so all plans cost 0" in note for note in found.model.notes) == noted
 
 
 @pytest.mark.parametrize("schedule", Schedule)

@@ -92,6 +92,7 @@ SET: tuple[tuple[str, str], ...] = (
     ("training.global_batch", "expected path=value, like training.global_batch=128"),
     ("=1", "expected path=value, like training.global_batch=128"),
     ("training.global_batch=[1]", "expected a whole number, got a list"),
+    ("training.global_batch=[]", "expected a whole number, got an empty list"),
     ("training.global_batch=[[1]]", "expected one value or a list of values, got a list"),
     (
         "constraints.splits=[sequence,contxt]",
