@@ -70,6 +70,12 @@ class SeatLine:
         return SeatLine(sizes, seat, tuple(groups), joint, _crossing(instance, space, links))
 
 
+def has_a_first_stage(instance: Instance) -> bool:
+    """Tell whether there is a group for the first stage of a plan, which begins where the line does."""
+    servers, most = line(instance), instance.constraints.max_servers or len(instance.servers)
+    return any(modes(instance, n) for n in _sizes(instance) if servers[n - 1] - servers[0] < most)
+
+
 def _sizes(instance: Instance) -> Iterable[int]:
     asked = instance.demands.devices_per_stage
     return [n for n in range(1, instance.devices + 1) if not asked or n in asked]

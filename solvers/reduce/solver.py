@@ -25,7 +25,7 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule
 from pipecut.solvers.reduce.by_count import ByCount
 from pipecut.solvers.reduce.executed.in_turn import InTurn
-from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
@@ -137,6 +137,9 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     known = Incumbent(NAME, instance, limits, most, lower_bound(instance))
     known.offer()
     known.begin_where_known()
+    if not has_a_first_stage(instance):
+        known.lower = known.upper
+        return known.outcome()
     search = search_of(instance, known.upper, limits.deadline)
     search.first_plans()
     _learn(known, search)

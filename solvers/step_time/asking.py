@@ -72,6 +72,7 @@ class Search:
     waited: int = 0
     seen: set[object] = field(default_factory=set)
     paths: dict[int, tuple[PassPath, ...]] = field(default_factory=dict)
+    _blocks: Spans | None = None
 
     @property
     def order(self) -> Training | Formula:
@@ -159,9 +160,11 @@ class Search:
 
     def _coarse(self, limit: int) -> Rest:
         """Return what may be in plans within a limit, by blocks of places where there are many."""
-        stops = self.parts.space.stops
-        starts = np.arange(stops + 1) if stops <= MOST_BLOCKS else self.spans.by_work(MOST_BLOCKS)
-        rest = rest_of(self.spans.blocks(starts), self.ways, limit, self.parts.tables.deadline)
+        if self._blocks is None:
+            stops = self.parts.space.stops
+            starts = np.arange(stops + 1) if stops <= MOST_BLOCKS else self.spans.by_work(MOST_BLOCKS)
+            self._blocks = self.spans.blocks(starts)
+        rest = rest_of(self._blocks, self.ways, limit, self.parts.tables.deadline)
         self._raise(min(rest.best, limit + 1))
         return rest
 

@@ -56,12 +56,15 @@ class Responses(Protocol):
         ...
 
     def ended(self, rows: Times) -> Times:
-        """Return when the last synchronisation is over, where all micro-batches are there at 0."""
-        ...
+        """Return when the last synchronisation is over, where all micro-batches are there at 0.
+
+        That is when the last gradient leaves where nothing else is said.
+        """
+        return self.leaving(rows)
 
     def visited(self, rows: Times, visits: Visits) -> Times | None:
         """Return the sum of answers, ``visits[m, k]`` times that to arrival m by leaving k; None: not kept."""
-        ...
+        return None
 
 
 def responses(training: Training | Formula | Period, most_stages: int, period_ns: int = 0) -> Responses:
@@ -101,7 +104,7 @@ def answered(
     return found
 
 
-class OneForwardOneBackward:
+class OneForwardOneBackward(Responses):
     """1F1B with a flush: answers by arrival and micro-batch, and by arrival the end.
 
     Of plans of so many ``stages`` ZB-H1: a stage sends its gradient before it does the half of the weights, which
@@ -175,7 +178,7 @@ class OneForwardOneBackward:
         arrived[:, micro_batch] = free + sent[:, :1]
 
 
-class AllForwardAllBackward:
+class AllForwardAllBackward(Responses):
     """GPipe, F-then-B: what ``formulation.executed`` sums up, by stage from the back.
 
     Columns: forward passes and transfers, slowest forward pass, backward passes and transfers, slowest backward
@@ -210,12 +213,8 @@ class AllForwardAllBackward:
         """Return what belongs to forward passes, and the end behind it."""
         return rows[:, 0] + self._more * rows[:, 1] + rows[:, 4]
 
-    def visited(self, rows: Times, visits: Visits) -> Times | None:
-        """Return None: how a suffix answers to single micro-batches is not kept."""
-        return None
 
-
-class LatencyAndSlowest:
+class LatencyAndSlowest(Responses):
     """What a formula counts: the latency, and the slowest stage or boundary, each as often as it counts.
 
     Of the bottleneck alone the first is 0, of one micro-batch at a time the other.
@@ -241,16 +240,8 @@ class LatencyAndSlowest:
         """Return the sum, which is what a plan takes."""
         return rows.sum(axis=1)
 
-    def ended(self, rows: Times) -> Times:
-        """Return the sum."""
-        return rows.sum(axis=1)
 
-    def visited(self, rows: Times, visits: Visits) -> Times | None:
-        """Return None: a formula counts no single micro-batches."""
-        return None
-
-
-class KeepingPace:
+class KeepingPace(Responses):
     """1F1B without a flush, asked whether plans keep to a period T: everything repeats after a round of pairs.
 
     A suffix answers a pass that comes to its first stage in pair a of a round: by when, beyond T for each pair in
@@ -283,14 +274,6 @@ class KeepingPace:
         """Return by when passes are back from some pair, beyond T, in whichever pair they come."""
         return rows.reshape(len(rows), *self._wait.shape).max(axis=2).min(axis=1)
 
-    def ended(self, rows: Times) -> Times:
-        """Return the same."""
-        return self.leaving(rows)
-
-    def visited(self, rows: Times, visits: Visits) -> Times | None:
-        """Return None: nothing is known of single micro-batches."""
-        return None
-
     def _put(self, ways: Times, passes: Times) -> Times:
         """Return the answers of stages with these ways beside their passes."""
         found = np.full((len(passes), self.width), NEVER_KEPT, dtype=np.int64)
@@ -307,7 +290,7 @@ class KeepingPace:
         return found
 
 
-class OneAtATime:
+class OneAtATime(Responses):
     """One micro-batch at a time: its way through all stages and back, and the end of the last one's way.
 
     Both grow with whatever is put before, and a step is M - 1 times the one and then the other.
@@ -335,7 +318,3 @@ class OneAtATime:
     def ended(self, rows: Times) -> Times:
         """Return the way of all micro-batches but one, and then the end."""
         return self._more * rows[:, 0] + rows[:, 1]
-
-    def visited(self, rows: Times, visits: Visits) -> Times | None:
-        """Return None: how a suffix answers to single micro-batches is not kept."""
-        return None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
-from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.catalogue import all_solvers
@@ -30,8 +30,9 @@ NARROW = {
 """One server of one device before one of two, and only groups of two devices of one server: the line has none."""
 
 
-def narrow(constraints: Constraints) -> Instance:
-    return replace(instance_of(chain([matrix("a", 3), matrix("b", 4)], [5]), mesh(1, 2)), constraints=constraints)
+def narrow(constraints: Constraints, *devices: int) -> Instance:
+    cluster = mesh(*(devices or (1, 2)))
+    return replace(instance_of(chain([matrix("a", 3), matrix("b", 4)], [5]), cluster), constraints=constraints)
 
 
 @pytest.mark.parametrize("solver", EXACT)
@@ -40,6 +41,15 @@ def test_a_line_without_a_first_stage_has_no_plan(case: str, solver: str) -> Non
     instance = narrow(NARROW[case])
     assert brute_force.solve(instance).proof is Proof.INFEASIBLE
     assert asked(instance, solver).proof is Proof.INFEASIBLE
+
+
+@pytest.mark.parametrize("solver", ["cpsat_types", "reduced_dp"])
+@pytest.mark.parametrize("case", NARROW)
+def test_so_it_has_none_for_a_step(case: str, solver: str) -> None:
+    """Nor where no group of devices is possible at all."""
+    for devices in ((1, 2), (1, 1)):
+        judged = replace(narrow(NARROW[case], *devices), goals=(Goal.ITERATION_TIME,))
+        assert asked(judged, solver).proof is Proof.INFEASIBLE
 
 
 @pytest.mark.parametrize("memory", [False, True])

@@ -23,7 +23,7 @@ from pipecut.solvers.cpsat.on_types.search import TypeSearch
 from pipecut.solvers.cpsat.on_types.steps import StepSearch
 from pipecut.solvers.cpsat.on_types.support import NAME, accepts, bare
 from pipecut.solvers.cpsat.on_types.types import TypeSpace
-from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.incumbent import Incumbent
@@ -41,6 +41,9 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     known = Incumbent(NAME, instance, limits, most_of(instance) + 1, lower_bound(instance))
     known.begin_where_known()
     known.offer()
+    if not has_a_first_stage(instance):
+        known.lower = known.upper
+        return known.outcome()
     executed = instance.goals[0] is Goal.STEP_TIME
     search = (StepSearch if executed else TypeSearch)(known, space_of(instance, limits))
     with contextlib.suppress(StoppedError):
