@@ -46,10 +46,10 @@ from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.step_time.asking import Search
 from pipecut.solvers.step_time.bounds.game import Weights
 from pipecut.solvers.step_time.bounds.pairs import least_passes
+from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.paths import FORWARD, PassPath
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
-from pipecut.solvers.step_time.parts import stage_parts
 
 NEARBY = (1, 4)
 """Paths are weighed against the plans up to so many times a limit: what is best near it is not best for all."""

@@ -122,7 +122,7 @@ class Ingredient(enum.Enum):
         "stage tables over forms",
         ("pipecut.solvers.reference.algorithm_1",),
     )
-    STAGE_LIMITS = ("how far stages reach", ("pipecut.solvers.dynamic.tables.stage_limits",))
+    STAGE_LIMITS = ("how far stages reach", ("pipecut.solvers.dynamic.tables.stage_table:StageLimits",))
     STAGE_FORMS = (
         "forms within memory",
         (
@@ -130,7 +130,7 @@ class Ingredient(enum.Enum):
                 f"pipecut.solvers.reference.line:{name}"
                 for name in ("AtomTables", "atom_tables", "_small_tables", "_small_memory")
             ),
-            "pipecut.solvers.dynamic.tables.stage_table",
+            "pipecut.solvers.dynamic.tables.stage_table:StageTable",
         ),
     )
     ATOMS = (
@@ -152,7 +152,6 @@ class Ingredient(enum.Enum):
         (
             "pipecut.solvers.dynamic.states.reach",
             "pipecut.solvers.dynamic.states.states",
-            "pipecut.solvers.dynamic.states.paths",
             "pipecut.solvers.dynamic.states.solver",
         ),
     )
@@ -169,8 +168,8 @@ class Ingredient(enum.Enum):
         tuple(
             f"pipecut.solvers.step_time.{name}"
             for name in (
-                *("asking", "fronts", "further", "growing", "parts", "plans", "responses"),
-                *("search", "solver", "unbeaten", "unsplit", "warm_ups"),
+                *("asking", "fronts", "further", "growing", "plans", "responses"),
+                *("search", "solver", "unbeaten"),
             )
         ),
     )
@@ -180,7 +179,7 @@ class Ingredient(enum.Enum):
             f"pipecut.solvers.step_time.bounds.{name}"
             for name in (
                 *("boxes", "columns", "game", "mixtures", "pairs", "pass_tables", "paths"),
-                *("rays", "rest", "simplex", "spans", "sums", "ways"),
+                *("rays", "rest", "spans", "sums", "ways"),
             )
         ),
     )
@@ -225,8 +224,8 @@ class Ingredient(enum.Enum):
         tuple(
             f"pipecut.solvers.chunks.{name}"
             for name in (
-                *("beam", "bulk", "case", "counting", "layouts", "model", "paths"),
-                *("runs", "solver", "sums", "support", "variables", "weighing"),
+                *("beam", "bulk", "case", "counting", "model", "paths"),
+                *("runs", "solver", "sums", "support", "weighing"),
             )
         ),
     )

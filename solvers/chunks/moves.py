@@ -10,8 +10,7 @@ from pipecut.formulation.limits import Deadline
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.chunks.bulk import BROKEN, ManyPlans
-from pipecut.solvers.chunks.case import Dealt
-from pipecut.solvers.chunks.layouts import GroupLayout
+from pipecut.solvers.chunks.case import Dealt, GroupLayout
 from pipecut.solvers.chunks.runs import Numbers
 from pipecut.solvers.search.first_plan import even_cuts
 

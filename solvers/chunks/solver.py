@@ -1,6 +1,6 @@
 """The exact search over chunks: groups that hold several stages each, in Megatron's interleaved order or in a V.
 
-Every layout (``solvers.chunks.layouts``) is a case of its own; one that is never better than another is left out,
+Every layout (``solvers.chunks.case``) is a case of its own; one that is never better than another is left out,
 and bounds of all plans of a case rule it out, or say that it comes early. For the time of a step paths of passes
 (``solvers.chunks.paths``) are weighed against all plans of a case (``solvers.chunks.weighing``). Plans that answer
 are made better by moves (``solvers.chunks.moves``), and then fronts of plans are grown (``solvers.chunks.beam``),
@@ -27,9 +27,8 @@ from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.solvers.chunks.beam import Beam
 from pipecut.solvers.chunks.bulk import ManyPlans
-from pipecut.solvers.chunks.case import Case, Dealt, case_of, plan_of
+from pipecut.solvers.chunks.case import Case, Dealt, case_of, layouts, plan_of
 from pipecut.solvers.chunks.counting import Counts, counts_of
-from pipecut.solvers.chunks.layouts import layouts
 from pipecut.solvers.chunks.model import Question
 from pipecut.solvers.chunks.moves import first_plan, improved
 from pipecut.solvers.chunks.runs import KnownRuns

@@ -23,6 +23,7 @@ from pipecut.solvers.step_time.bounds.boxes import Boxes
 from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.game import Game, Weights, play
 from pipecut.solvers.step_time.bounds.mixtures import TURNS, mixtures_of, roots_of, slots_of
+from pipecut.solvers.step_time.bounds.pass_tables import StageParts
 from pipecut.solvers.step_time.bounds.paths import PassPath
 from pipecut.solvers.step_time.bounds.rays import rays_of
 from pipecut.solvers.step_time.bounds.rest import Rest, rest_of
@@ -30,10 +31,8 @@ from pipecut.solvers.step_time.bounds.spans import Bits, Spans
 from pipecut.solvers.step_time.bounds.sums import LeastPlan, Sums
 from pipecut.solvers.step_time.bounds.ways import Ways
 from pipecut.solvers.step_time.fronts import StageFronts
-from pipecut.solvers.step_time.parts import StageParts
-from pipecut.solvers.step_time.pass_by_pass import PassByPass
 from pipecut.solvers.step_time.plans import Rounding, plan_of
-from pipecut.solvers.step_time.responses import responses
+from pipecut.solvers.step_time.responses import PassByPass, responses
 from pipecut.solvers.step_time.search import Growth
 
 MOST_BLOCKS = 160

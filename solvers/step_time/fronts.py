@@ -4,6 +4,8 @@ A stage is a chain of atoms (``solvers.atoms.programs``), and a label what its l
 backward pass, synchronisation, with halves what is for weights, and where memory may run out bytes held and the
 largest working set. Stages that begin with the same programs on the same kind share their labels, in a tree with a
 branch for each program. Labels with which no step could keep to a limit are left out.
+
+Of kinds that split no layers a stage has one label, which takes sums over layers.
 """
 
 from __future__ import annotations
@@ -15,20 +17,20 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.programs import OUTSIDE, LayerStep
 from pipecut.solvers.step_time.bounds.columns import compared
 from pipecut.solvers.step_time.bounds.mixtures import Mixture
-from pipecut.solvers.step_time.bounds.pass_tables import HELD
+from pipecut.solvers.step_time.bounds.pass_tables import HELD, StageParts
 from pipecut.solvers.step_time.bounds.rays import Proportion
 from pipecut.solvers.step_time.further import NO_LIMIT, Further, Room, countable
 from pipecut.solvers.step_time.growing import Growing, Grown, StageRule
-from pipecut.solvers.step_time.parts import StageParts
 from pipecut.solvers.step_time.unbeaten import Rows, unbeaten
-from pipecut.solvers.step_time.unsplit import with_room
 
 FEW, FAR = 32, 6
 """Stages of so few starts that stop at least so many atoms on are followed each on its own, as far as there is
@@ -245,3 +247,22 @@ class StageFronts:
         most = np.append(NO_LIMIT if rule.room is None else rule.room, most)
         often = self._with_bytes(np.concatenate(rows))
         return Room(self.space.places[stop], often, most, 1 + len(rows[0]), len(rows[0]))
+
+
+def with_room(
+    held: MemoryTables | None, space: CutSpace, slot: int, kind: int, fitting: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return those of the stages ``fitting[i, j]``, which fit without copies, that fit with what they copy.
+
+    Cost: linear in layers for each place where a stage begins that copies something.
+    """
+    if held is None or not held.copies:
+        return fitting
+    found, places, lasting = fitting.copy(), np.array(space.places), held.lasting(slot, kind)
+    for start in np.flatnonzero(fitting.any(axis=1)).tolist():
+        first = int(places[start])
+        if any(earlier < first <= layer for earlier, layer in held.copies):
+            kept, working = (part[first:, 0] for part in held.in_stage(slot, kind, first, lasting))
+            needed = np.append(0, kept.cumsum() + np.maximum.accumulate(working))
+            found[start, start + 1 :] &= needed[places[start + 1 :] - first] <= held.room(slot, kind, first)
+    return found

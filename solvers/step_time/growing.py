@@ -11,9 +11,8 @@ from pipecut.formulation.problem.groups import forms_on
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.programs import OUTSIDE, LayerStep
 from pipecut.solvers.step_time.bounds.columns import BACKWARD, FORWARD, SYNC
-from pipecut.solvers.step_time.bounds.pass_tables import HELD, WORKING
+from pipecut.solvers.step_time.bounds.pass_tables import HELD, WORKING, StageParts
 from pipecut.solvers.step_time.further import Further, Put
-from pipecut.solvers.step_time.parts import StageParts
 from pipecut.solvers.step_time.unbeaten import Rows, numbered, unbeaten
 
 MOST_WAYS = 1 << 23

@@ -13,13 +13,13 @@ from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers.dynamic.states.states import StateSpace
 from pipecut.solvers.reference.algorithm_1 import best_forms
 from pipecut.solvers.step_time.bounds.game import Game
+from pipecut.solvers.step_time.bounds.pass_tables import StageParts
 from pipecut.solvers.step_time.bounds.paths import BACKWARD, FORWARD, SYNC
 from pipecut.solvers.step_time.bounds.rays import Proportion, weighed
 from pipecut.solvers.step_time.bounds.spans import Spans
 from pipecut.solvers.step_time.bounds.sums import LeastPlan
 from pipecut.solvers.step_time.bounds.ways import Ways
 from pipecut.solvers.step_time.fronts import StageFronts
-from pipecut.solvers.step_time.parts import StageParts
 from pipecut.solvers.step_time.search import Labels
 
 FINE = 32

@@ -10,21 +10,29 @@ plans in boxes are bounded by paths that are weighed against them (``solvers.ste
 what is left are searched so that nothing is left out (``solvers.step_time.search``). Either raises the bound, and
 where it meets the best plan that was found on the way, that is the proof. What links do, as executed: they carry
 any number of transfers at once.
+
+Where warm-ups are chosen it begins with the best plan with eager ones, and better ones of its stages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from pipecut.formulation.costs.bounds import ceiling, lower_bound
+from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
+from pipecut.formulation.costs.passes import pipeline_passes
 from pipecut.formulation.costs.tables import all_tables, possible_kinds
-from pipecut.formulation.limits import StoppedError, TooLargeError
+from pipecut.formulation.executed import step_of_training_ns
+from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError, in_time
 from pipecut.formulation.outcome import Limits, Outcome, Progress, begin
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
+from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.suffixes import suffixes
 from pipecut.solvers.dynamic.states.states import StateSpace, state_space
@@ -37,13 +45,12 @@ from pipecut.solvers.search.support import Support, sized
 from pipecut.solvers.step_time.asking import Search
 from pipecut.solvers.step_time.bounds.columns import Formula, Period
 from pipecut.solvers.step_time.bounds.pairs import least_passes
+from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
 from pipecut.solvers.step_time.demands import demanded_spaces, unseen_by_executed
 from pipecut.solvers.step_time.growing import OutgrownError
-from pipecut.solvers.step_time.parts import stage_parts
 from pipecut.solvers.step_time.responses import MOST_MICRO_BATCHES
-from pipecut.solvers.step_time.warm_ups import warmed
 
 NAME = "step_dp"
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE, Schedule.ZERO_BUBBLE_H1)
@@ -147,3 +154,57 @@ def _begin_eagerly(known: Incumbent, limits: Limits) -> None:
 
 def _nobody(_: Progress) -> None:
     """Values of another goal are nobody's progress."""
+
+
+def warmed(instance: Instance, plan: Plan, deadline: Deadline) -> Plan:
+    """Return a plan with warm-ups that no change of one stage's alone makes quicker; it may break rules as it did.
+
+    Begun with classic ones, eager ones, and the longest that memory allows; after the deadline with the best so
+    far. Cost: some hundred steps executed.
+    """
+    training, passes = instance.training, pipeline_passes(instance, plan)
+    least, most = training.warm_ups(len(plan)), [_longest(instance, plan, at) for at in range(len(plan))]
+    eager = replace(training, warm_up="eager").warm_ups(len(plan))
+    known: dict[tuple[int, ...], int] = {}
+
+    def step_ns(warm_ups: tuple[int, ...]) -> int:
+        if warm_ups not in known:
+            known[warm_ups] = step_of_training_ns(training, passes, overlapped=False, warm_ups=warm_ups)
+        return known[warm_ups]
+
+    def within(warm_ups: tuple[int, ...]) -> tuple[int, ...]:
+        found: list[int] = []
+        for wanted, low, high in zip(warm_ups, least, most, strict=True):
+            found.append(max(low, min(wanted, high, *found[-1:])))
+        return tuple(found)
+
+    best = min((least, within(eager), within((training.micro_batches,) * len(plan))), key=step_ns)
+    with suppress(StoppedError):
+        while True:
+            found = min(in_time(_beside(best, least, most), deadline), key=step_ns, default=best)
+            if step_ns(found) >= step_ns(best):
+                break
+            best = found
+    return Plan(tuple(replace(stage, warm_up=many) for stage, many in zip(plan.stages, best, strict=True)))
+
+
+def _longest(instance: Instance, plan: Plan, index: int) -> int:
+    """Return the longest warm-up for which a stage has the memory, or 1: each pass of it holds as much more."""
+    stage, many = plan.stages[index], instance.training.micro_batches
+    if not instance.constraints.memory:
+        return many
+
+    def held(warm_up: int) -> int:
+        stages = (*plan.stages[:index], replace(stage, warm_up=warm_up), *plan.stages[index + 1 :])
+        return MemoryParts.of_stage(instance, Plan(stages), index).total
+
+    once, left = held(2) - held(1), capacity_bytes(instance, stage.group) - held(1)
+    return max(1, min(many, 1 + left // once if once else many))
+
+
+def _beside(best: tuple[int, ...], least: tuple[int, ...], most: list[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the warm-ups in which one stage has another, within memory, and none more than the one before it."""
+    for at, (low, high) in enumerate(zip(least, most, strict=True)):
+        fewest = max((low, *best[at + 1 : at + 2]))
+        for own in range(fewest, min((high, *best[max(0, at - 1) : at])) + 1):
+            yield (*best[:at], own, *best[at + 1 :])

@@ -25,7 +25,7 @@ from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.cpsat.model import floors, furthest
 from pipecut.solvers.dynamic.states import solver
 from pipecut.solvers.dynamic.states import solver as states
-from pipecut.solvers.dynamic.tables.stage_limits import StageLimits
+from pipecut.solvers.dynamic.tables.stage_table import StageLimits
 from pipecut.solvers.reference.algorithm_1 import StageTimes
 from pipecut.solvers.reference.line import atom_tables
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh

@@ -25,8 +25,7 @@ from pipecut.formulation.problem.groups import line_places
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Combine
 from pipecut.formulation.suffixes import suffixes
-from pipecut.solvers.dynamic.states.paths import path_of
-from pipecut.solvers.dynamic.states.reach import StateReach, reach_at
+from pipecut.solvers.dynamic.states.reach import StateReach, path_of, reach_at
 from pipecut.solvers.dynamic.states.states import StateSpace, state_space
 from pipecut.solvers.dynamic.tables.stage_table import StageTable
 from pipecut.solvers.reference.algorithm_1 import check_size

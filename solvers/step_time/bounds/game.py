@@ -18,7 +18,7 @@ from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.paths import BACKWARD, FORWARD, ROWS, PassPath, longest_path
-from pipecut.solvers.step_time.bounds.simplex import most_worth
+from pipecut.solvers.step_time.bounds.rays import most_worth
 from pipecut.solvers.step_time.bounds.sums import NEVER_NS, LeastPlan, Sums
 
 MOST_WEIGHT = 1 << 14

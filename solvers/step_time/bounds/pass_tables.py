@@ -3,6 +3,8 @@
 The columns are those of ``solvers.step_time.bounds.columns``: passes, or the sums that they are made of.
 The specification is ``formulation.costs.passes``, whose functions fill the cells; layers that are alike are asked
 once.
+
+With them what else stages are made of (:class:`StageParts`): worked out once for all searches of an instance.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Tables, Times
 from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.options import StageTime
 from pipecut.formulation.problem.precision import Copy
+from pipecut.solvers.atoms.programs import Programs, programs
 from pipecut.solvers.step_time.bounds.columns import (
     BACKWARD,
     FORWARD,
@@ -175,3 +180,25 @@ def _alike(instance: Instance, at: int) -> Hashable:
         *(layer.macs, layer.input_bytes, layer.output_bytes, layer.parameter_bytes, layer.trained_bytes),
         *(rows[at] for rows in (*sizes, *more, *instance.forward_ns, *instance.backward_ns)),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageParts:
+    """What stages are made of: passes of layers, programs of atoms, memory (None: it is not limited)."""
+
+    tables: Tables
+    space: CutSpace
+    passes: PassTables
+    programs: Programs
+    held: MemoryTables | None
+
+
+def stage_parts(tables: Tables, space: CutSpace) -> StageParts:
+    """Work out what stages are made of, by the formula of the first goal or as executed.
+
+    Raises StoppedError after the deadline of the tables.
+    """
+    held = MemoryTables.of(tables) if tables.instance.constraints.memory else None
+    formula = Formula.of(tables.instance)
+    passes = pass_tables(tables) if formula is None else formula_tables(tables, formula)
+    return StageParts(tables, space, passes, programs(passes.told_apart(tables), held, space), held)

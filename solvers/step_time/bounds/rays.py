@@ -5,6 +5,8 @@ otherwise it has nothing to synchronise and takes long. So the least of, say, se
 synchronisation is far above seven times the least passes and the least synchronisation. Here it is known exactly,
 over all forms of every stage, for some *proportions* of the three. Any other sum of passes holds some of these so
 often, and a rest; it is no less than the least ones of what it holds, as forms are the same for all its parts.
+
+Which of them a sum holds is a small linear programme, of which there are thousands (:func:`most_worth`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,38 @@ from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import FORBIDDEN, longest_run_ns
 from pipecut.solvers.reference.algorithm_1 import StageTimes
 from pipecut.solvers.step_time.bounds.pass_tables import PassTables
-from pipecut.solvers.step_time.bounds.simplex import most_worth
+
+Numbers = NDArray[np.float64]
+SMALL = 1e-10
+
+
+def most_worth(worth: Numbers, needs: Numbers, limits: Numbers) -> tuple[Numbers, Numbers]:
+    """Return amounts x >= 0 with needs x <= limits that are worth most, and the prices of the limits.
+
+    By the simplex method on a table (Dantzig 1951), from nothing on; ``limits`` are 0 or more. It may stop a
+    little early, so whoever relies on the answer checks it. Cost: some tens of steps through the table.
+    """
+    rows, columns = needs.shape
+    table = np.zeros((rows + 1, columns + rows + 1))
+    table[:rows, :columns], table[:rows, columns:-1] = needs, np.eye(rows)
+    table[:rows, -1], table[rows, :columns] = limits, -worth
+    basis = np.arange(columns, columns + rows)
+    enough = SMALL * max(1.0, float(np.abs(worth).max()))
+    for _ in range(10 * (rows + columns)):
+        column = int(table[rows, :-1].argmin())
+        entering = table[:rows, column]
+        if table[rows, column] >= -enough or not (entering > SMALL).any():
+            break
+        row = int(np.where(entering > SMALL, table[:rows, -1] / np.maximum(entering, SMALL), np.inf).argmin())
+        table[row] /= table[row, column]
+        others = table[:, column].copy()
+        others[row] = 0
+        table -= np.outer(others, table[row])
+        basis[row] = column
+    found = np.zeros(columns + rows)
+    found[basis] = np.maximum(table[:rows, -1], 0)
+    return found[:columns], np.maximum(table[rows, columns:-1], 0)
+
 
 Proportion = tuple[int, int, int]
 """So many forward passes, backward passes and synchronisations."""

@@ -16,7 +16,7 @@ from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.options import BoundaryCharge
 from pipecut.solvers.dynamic.tables.demanded import admitted, stage_counts
-from pipecut.solvers.dynamic.tables.stage_limits import StageLimits
+from pipecut.solvers.dynamic.tables.stage_table import StageLimits
 from pipecut.solvers.reference.line import atom_tables
 from pipecut.solvers.step_time.bounds.columns import Period
 from pipecut.solvers.step_time.bounds.pass_tables import PassTables

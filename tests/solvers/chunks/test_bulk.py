@@ -19,8 +19,7 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.chunks.beam import Beam
 from pipecut.solvers.chunks.bulk import BROKEN, ManyPlans
-from pipecut.solvers.chunks.case import Case, Dealt, case_of, plan_of
-from pipecut.solvers.chunks.layouts import layouts
+from pipecut.solvers.chunks.case import Case, Dealt, case_of, layouts, plan_of
 from pipecut.solvers.chunks.moves import first_plan, improved
 from pipecut.solvers.chunks.runs import KnownRuns
 from pipecut.solvers.chunks.solver import solve

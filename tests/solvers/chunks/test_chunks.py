@@ -24,9 +24,8 @@ from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import SOLVERS, find_solver
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.chunks.bulk import ManyPlans
-from pipecut.solvers.chunks.case import Dealt, case_of
+from pipecut.solvers.chunks.case import Dealt, case_of, layouts
 from pipecut.solvers.chunks.counting import counts_of
-from pipecut.solvers.chunks.layouts import layouts
 from pipecut.solvers.chunks.model import Question
 from pipecut.solvers.chunks.moves import improved
 from pipecut.solvers.chunks.runs import KnownRuns, Runs

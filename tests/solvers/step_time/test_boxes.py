@@ -24,8 +24,7 @@ from pipecut.solvers.step_time.bounds import boxes
 from pipecut.solvers.step_time.bounds.boxes import Boxes
 from pipecut.solvers.step_time.bounds.game import Shares, equilibrium
 from pipecut.solvers.step_time.bounds.pairs import Pairs
-from pipecut.solvers.step_time.bounds.rays import ALONE, PACE, parts_of, proportions
-from pipecut.solvers.step_time.bounds.simplex import most_worth
+from pipecut.solvers.step_time.bounds.rays import ALONE, PACE, most_worth, parts_of, proportions
 from pipecut.solvers.step_time.bounds.spans import Index
 from pipecut.solvers.step_time.bounds.sums import NEVER_NS, Sums
 from pipecut.solvers.step_time.solver import accepts, solve

@@ -24,8 +24,7 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.search.first_plan import first_plan
 from pipecut.solvers.step_time.asking import Search
 from pipecut.solvers.step_time.bounds.paths import longest_path
-from pipecut.solvers.step_time.solver import accepts, solve
-from pipecut.solvers.step_time.warm_ups import warmed
+from pipecut.solvers.step_time.solver import accepts, solve, warmed
 from tests.examples import matrix
 from tests.laws import so_many
 from tests.solvers.step_time.test_mixtures import rows_of

@@ -30,12 +30,12 @@ from pipecut.solvers.dynamic.states import solver as states
 from pipecut.solvers.dynamic.states.states import state_space
 from pipecut.solvers.step_time import solver
 from pipecut.solvers.step_time.bounds.columns import Formula
+from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.paths import longest_path
 from pipecut.solvers.step_time.bounds.rest import rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
 from pipecut.solvers.step_time.fronts import StageFronts
-from pipecut.solvers.step_time.parts import stage_parts
 from pipecut.solvers.step_time.responses import responses
 from pipecut.solvers.step_time.search import Growth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers

@@ -19,9 +19,9 @@ from pipecut.formulation.problem.groups import Group, forms_on
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.fronts import StageFronts
-from pipecut.solvers.step_time.parts import stage_parts
 from pipecut.solvers.step_time.solver import accepts
 from tests.laws import so_many
 from tests.solvers.step_time.test_halves import in_halves

@@ -27,10 +27,10 @@ from pipecut.solvers.dynamic.states.states import state_space
 from pipecut.solvers.step_time import fronts, further
 from pipecut.solvers.step_time.bounds.mixtures import Mixture, mixtures_of
 from pipecut.solvers.step_time.bounds.pairs import least_passes
+from pipecut.solvers.step_time.bounds.pass_tables import StageParts, stage_parts
 from pipecut.solvers.step_time.bounds.rest import rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
-from pipecut.solvers.step_time.parts import StageParts, stage_parts
 from pipecut.solvers.step_time.solver import accepts, solve
 from tests.laws import so_many
 from tests.solvers.step_time.test_boxes import asked_about

@@ -29,10 +29,10 @@ from pipecut.solvers.auto.solve import plan as planned
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.dynamic.states.states import state_space
 from pipecut.solvers.step_time import asking, solver
+from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.rest import Rest, rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
-from pipecut.solvers.step_time.parts import stage_parts
 from pipecut.solvers.step_time.responses import responses
 from pipecut.solvers.step_time.solver import accepts, solve
 from tests.examples import on_servers

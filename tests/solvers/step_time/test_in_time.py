@@ -16,7 +16,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers.search.first_plan import first_plan
-from pipecut.solvers.step_time import asking, responses, solver, unbeaten, warm_ups
+from pipecut.solvers.step_time import asking, responses, solver, unbeaten
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.solvers.test_stopped_anywhere import Wish
 
@@ -89,10 +89,10 @@ def begun() -> tuple[Instance, Plan]:
 def test_warm_ups_are_not_improved_after_the_deadline(polls: int):
     instance, plan = begun()
     wish = Wish(polls)
-    found = warm_ups.warmed(instance, plan, Deadline(stopped=wish))
+    found = solver.warmed(instance, plan, Deadline(stopped=wish))
     assert wish.asked <= polls + 1
     assert [stage.span for stage in found.stages] == [stage.span for stage in plan.stages]
-    assert None not in [stage.warm_up for stage in warm_ups.warmed(instance, plan, NEVER).stages]
+    assert None not in [stage.warm_up for stage in solver.warmed(instance, plan, NEVER).stages]
 
 
 @given(st.lists(st.lists(st.integers(0, 12), min_size=25, max_size=25), max_size=20), st.integers(0, 25))

@@ -26,10 +26,10 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.dynamic.states.states import state_space
 from pipecut.solvers.step_time import growing
 from pipecut.solvers.step_time.bounds.columns import Overlapped
+from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.rest import rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
-from pipecut.solvers.step_time.parts import stage_parts
 from pipecut.solvers.step_time.solver import accepts, solve
 from tests.examples import matrix
 from tests.generators import recomputation, sharded_kinds, warm_ups

@@ -17,7 +17,7 @@ from pipecut.formulation.problem.training import Training
 from pipecut.solvers import exhaustive
 from pipecut.solvers.step_time import asking
 from pipecut.solvers.step_time import responses as answering
-from pipecut.solvers.step_time.pass_by_pass import PassByPass
+from pipecut.solvers.step_time.responses import PassByPass
 from pipecut.solvers.step_time.solver import accepts, solve
 from tests.generators import warm_ups
 from tests.laws import so_many

@@ -30,10 +30,10 @@ from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan as planned
 from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.rest import rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
-from pipecut.solvers.step_time.parts import stage_parts
 from pipecut.solvers.step_time.solver import accepts, solve
 from tests.examples import follow, matrix
 from tests.formulation.page.evaluator import evaluate_page
