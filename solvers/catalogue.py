@@ -187,11 +187,6 @@ def find_any(name: str) -> SolverEntry:
     raise ValueError(f"no solver {name!r}; expected one of {known}{missing(PLANNERS, 'planners')}")
 
 
-def solver_names() -> tuple[str, ...]:
-    """Return the names of all solvers, in the order of the table, in which ``auto`` asks them."""
-    return tuple(one.name for one in SOLVERS)
-
-
 def is_reduced(instance: Instance) -> bool:
     """Tell whether the reduction is asked about an instance before others: where these come to no end.
 
@@ -206,11 +201,3 @@ def is_reduced(instance: Instance) -> bool:
     if REDUCED not in asked or not asked[REDUCED].accepts(instance).takes:
         return False
     return large or "step_dp" not in asked or not asked["step_dp"].accepts(instance).proves
-
-
-def find_solver(name: str) -> SolverEntry:
-    """Return the entry of a solver. Raises ValueError with the known names for any other."""
-    for one in SOLVERS:
-        if one.name == name:
-            return one
-    raise ValueError(f"no solver {name!r}; expected one of {', '.join(solver_names())}")

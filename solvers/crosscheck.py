@@ -43,7 +43,7 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import catalogue
-from pipecut.solvers.catalogue import MAIN, find_solver
+from pipecut.solvers.catalogue import MAIN, find_any
 from pipecut.solvers.certifying import certify, confirmed_bounds
 from pipecut.solvers.goals import limited, solve_in_order
 from pipecut.solvers.ingredients import (
@@ -211,7 +211,11 @@ def solve_checked(instance: Instance, solver: SolverEntry, limits: Limits) -> Ou
 
     Raises RefutedError if the claim does not hold, and ValueError if the solver cannot take the instance.
     """
-    outcome = solve_in_order(instance, solver.load(), limits)
+    return upheld(instance, solve_in_order(instance, solver.load(), limits), limits)
+
+
+def upheld(instance: Instance, outcome: Outcome, limits: Limits) -> Outcome:
+    """Return an outcome that passes its check (``formulation.outcome.checked``), else raise RefutedError."""
     try:
         return checked(instance, outcome, limits.deadline)
     except FalseClaimError as error:
@@ -393,7 +397,7 @@ def by_solver(name: str) -> Ask:
             return Answer(Verdict.NOT_APPLICABLE, "the claim is its own")
         quiet = replace(limits, progress=lambda _: None)
         try:
-            second = checked(claim.instance, find_solver(name).load()(claim.instance, quiet))
+            second = checked(claim.instance, find_any(name).load()(claim.instance, quiet))
         except ValueError as error:
             return Answer(Verdict.NOT_APPLICABLE, str(error))
         except FalseClaimError as error:

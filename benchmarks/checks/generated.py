@@ -42,7 +42,7 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.auto.solve import plan as planned
-from pipecut.solvers.catalogue import find_any, find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.certifying import certify
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.goals import solve_in_order
@@ -144,7 +144,7 @@ def wanted_by(seed: int) -> str | None:
 def takes(method: str | None, instance: Instance) -> bool:
     """Tell whether a method takes an instance."""
     try:
-        return method is None or find_solver(method).accepts(instance).takes
+        return method is None or find_any(method).accepts(instance).takes
     except ValueError:  # no stage can be there at all
         return False
 
@@ -233,7 +233,7 @@ def solved(instance: Instance, method: str, true: Truth) -> tuple[str, str]:
 
     A method that cannot take all goals is asked for the first alone.
     """
-    solve = find_solver(method).load()
+    solve = find_any(method).load()
     for goals in dict.fromkeys((instance.goals, instance.goals[:1])):
         judged = replace(instance, goals=goals)
         values = None if true.values is None else true.values[: len(goals)]

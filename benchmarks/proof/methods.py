@@ -27,7 +27,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.ingest.scenario.shipped import scenario_files
 from pipecut.solvers.auto.solve import plan
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.crosscheck import Verdict, ask_certificate, claims_of
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ def measured(row: MethodsRow, limit_s: float) -> dict[str, Any]:
     """Let every method search an instance for its first goal, then check the first proof of a programme."""
     instance = load_scenario(ROOT / row.scenario, row.overrides).load()
     instance = replace(instance, goals=instance.goals[:1])
-    needed = find_solver("cpsat").accepts(instance).bytes_needed or 0
+    needed = find_any("cpsat").accepts(instance).bytes_needed or 0
     found: dict[str, Any] = {
         "instance": row.name,
         "layers": len(instance.layers),
@@ -111,7 +111,7 @@ def measured(row: MethodsRow, limit_s: float) -> dict[str, Any]:
 
 def asked(instance: Instance, name: str, limits: Limits) -> Outcome | None:
     """Return the outcome of a method; None where it does not take or not see the instance."""
-    entry = find_solver(name)
+    entry = find_any(name)
     support = entry.accepts(instance)
     if not (support.takes and support.proves):
         return None

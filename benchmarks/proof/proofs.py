@@ -25,7 +25,7 @@ from pipecut.formulation.outcome import Limits, Outcome, checked
 from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.plans.certificate_file import write_certificate
 from pipecut.ingest.scenario.load import load_scenario
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.certifying import certify
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -72,7 +72,7 @@ def prove(row: ProofRow, limit_s: float, *, certified: bool) -> dict[str, Any]:
     began = time.perf_counter()
     instance = load_scenario(SCENARIOS / row.scenario, row.overrides).load()
     loading = time.perf_counter() - began
-    outcome: Outcome = checked(instance, find_solver(row.solver).load()(instance, Limits(time_limit_s=limit_s)))
+    outcome: Outcome = checked(instance, find_any(row.solver).load()(instance, Limits(time_limit_s=limit_s)))
     found = {
         "instance": row.name,
         "layers": len(instance.layers),

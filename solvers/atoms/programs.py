@@ -74,12 +74,6 @@ class Programs:
                 found = program
         return found
 
-    def ranges(self, atom: int) -> list[tuple[int, int, int]]:
-        """Return the programs of an atom by the stages it is in: (first start, the one after the last, number)."""
-        found = [(0, self.of_atom[atom]), *self.copying.get(atom, ())]
-        stops = [first for first, _ in found[1:]] + [atom + 1]
-        return [(first, stop, program) for (first, program), stop in zip(found, stops, strict=True)]
-
 
 def programs(tables: Tables, held: MemoryTables | None, space: CutSpace) -> Programs:
     """Write the program of every atom of a cut space. Cost: linear in the cells of the tables."""

@@ -26,7 +26,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Combine
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import catalogue
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.step_time.demands import unseen_names
 
 SOME_CUTS = 192
@@ -55,7 +55,7 @@ def plan_of_a_neighbour(instance: Instance, limits: Limits) -> Plan | None:
     """Return the plan of a neighbour as a first plan; None if it breaks a rule, or nobody found one in time."""
     for neighbour in neighbours(instance):
         for name in PROGRAMMES:
-            entry = find_solver(name)
+            entry = find_any(name)
             if not entry.accepts(neighbour).takes:
                 continue
             with contextlib.suppress(ValueError):
@@ -103,7 +103,7 @@ def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]
             yield f"the instance without {what} {entry.name} does not see{'' if named else f' ({support.reason})'}"
     # That is another question, but one that is answered with everything that is asked.
     formula = replace(instance, goals=(Goal.BOTTLENECK,))
-    main = catalogue.find_solver(catalogue.MAIN)
+    main = catalogue.find_any(catalogue.MAIN)
     if instance.goals[0].executed and not patience.over() and main.accepts(formula).takes:
         yield f"the formula, objective: {Goal.BOTTLENECK}, of which {main.name} sees the whole instance"
     cuts = len(CutSpace.of(instance).places) - 2

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.limits import ProvedBound, TooLargeError
-from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
+from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import catalogue
@@ -33,7 +33,7 @@ from pipecut.solvers.auto import advice as simpler
 from pipecut.solvers.auto import by_formula
 from pipecut.solvers.auto.advice import advice
 from pipecut.solvers.catalogue import AUTO, MAIN
-from pipecut.solvers.crosscheck import RefutedError, better, checked_by_others, largest_bytes
+from pipecut.solvers.crosscheck import better, checked_by_others, largest_bytes, upheld
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import METHODS
 from pipecut.solvers.reduce.grids import best_grid
@@ -145,11 +145,7 @@ def plan(instance: Instance, limits: Limits, method: SolverEntry = AUTO, *, cros
         judged = replace(judged, goals=judged.goals[:1])
         return _asked(judged, within, method, later=judged.goals != instance.goals[:1])
 
-    outcome = solve_in_order(instance, of_one_goal, limits)
-    try:
-        outcome = checked(instance, outcome, limits.deadline)
-    except FalseClaimError as error:
-        raise RefutedError(str(error), outcome) from error
+    outcome = upheld(instance, solve_in_order(instance, of_one_goal, limits), limits)
     if cross_check and limits.below is None:
         outcome = replace(outcome, checks=tuple(filter(None, checked_by_others(instance, outcome, limits))))
     known = outcome.solver in METHODS or outcome.solver == by_formula.NAME
@@ -210,11 +206,7 @@ class _Asking:
 
     def checked(self, solve: Solve, limits: Limits) -> Outcome:
         """Ask a method, and check its claim. Raises RefutedError, and what the method raises."""
-        outcome = solve(self.instance, limits)
-        try:
-            return checked(self.instance, outcome, limits.deadline)
-        except FalseClaimError as error:
-            raise RefutedError(str(error), outcome) from error
+        return upheld(self.instance, solve(self.instance, limits), limits)
 
     def _ask(self, name: str, solve: Solve, limits: Limits) -> None:
         known = None if self.best is None else self.best.plan
@@ -285,7 +277,7 @@ class _Asking:
             able = (entry for entry in catalogue.SOLVERS if entry.chunks and entry.name not in self.refusing)
             raise ValueError("; ".join(f"{entry.name}: {entry.accepts(self.instance).reason}" for entry in able))
         if not self.instance.goals[0].executed:
-            catalogue.find_solver(MAIN).accepts(self.instance).refuse()
+            catalogue.find_any(MAIN).accepts(self.instance).refuse()
         return by_formula.NAME, _by_formula, self.limits
 
     def _begins_settled(self) -> bool:

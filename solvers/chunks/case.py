@@ -9,7 +9,6 @@ A layout says how many groups there are, of how many devices each, in which mode
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecut.formulation.constraints.rules import check_mode
-from pipecut.formulation.costs.memory import capacity_bytes, chunks_memory
-from pipecut.formulation.executed import PipelinePasses, most_kept, step_of_training_ns
+from pipecut.formulation.executed import PipelinePasses, most_kept
 from pipecut.formulation.limits import Deadline
 from pipecut.formulation.problem.constraints import Goal, Placement
 from pipecut.formulation.problem.cuts import CutSpace
@@ -28,8 +26,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.modes import modes
 from pipecut.formulation.problem.options import Synchronisation
 from pipecut.formulation.problem.plan import Plan, Span, Stage
-from pipecut.formulation.problem.units import Link
-from pipecut.solvers.chunks.paths import ChunkPath, critical_path, paths, spent_ns
+from pipecut.solvers.chunks.paths import ChunkPath, critical_path, paths
 from pipecut.solvers.chunks.runs import AtomRun, KnownRuns, Runs, forms_of
 
 
@@ -121,7 +118,6 @@ class Case:
     often: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     busy: tuple[int, ...] = ()
     pairs: tuple[tuple[int, ...], ...] = ()
-    _often: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     _on: tuple[int, ...] = ()
     _own: tuple[tuple[int, ...], ...] = ()
 
@@ -170,11 +166,7 @@ class Case:
 
     def link(self, one: Group, other: Group) -> tuple[list[int], list[int]]:
         """Return the times of the activations and of the gradients between two groups, at every place."""
-        return self.over(Group.link_between(self.instance, one, other))
-
-    def over(self, link: Link | None) -> tuple[list[int], list[int]]:
-        """Return the same over a link."""
-        return self.known.over(link)
+        return self.known.over(Group.link_between(self.instance, one, other))
 
     def stages_of(self, dealt: Dealt) -> list[AtomRun] | None:
         """Return the stages of a plan; None where one of them takes longer than any plan that counts."""
@@ -196,34 +188,6 @@ class Case:
             for at in pair:
                 activation[at], gradient[at] = (row[dealt.places[at + 1]] for row in link)
         return activation, gradient
-
-    def value(self, dealt: Dealt, below: int) -> int | None:
-        """Return the value of a plan; None where it is not below, or breaks a rule on memory."""
-        runs = self.stages_of(dealt)
-        if runs is None or self.bound(dealt, runs) >= below or not self._fits(dealt, runs):
-            return None
-        if self.steps:
-            training = self.instance.training
-            found = step_of_training_ns(training, self.passes(dealt, runs), overlapped=overlapped(self.instance))
-        else:
-            found = self.bound(dealt, runs)
-        return found if found < below else None
-
-    def promised(self, dealt: Dealt) -> float:
-        """Return the bound of a plan; infinity where it breaks a rule on memory, or takes too long to count."""
-        runs = self.stages_of(dealt)
-        return self.bound(dealt, runs) if runs is not None and self._fits(dealt, runs) else math.inf
-
-    def bound(self, dealt: Dealt, runs: Sequence[AtomRun]) -> int:
-        """Return the bottleneck of a plan, or what its step takes at least by the paths that are known."""
-        if not self.steps:
-            both = list(map(sum, zip(*self.transfers_of(dealt), strict=True)))
-            sent = (sum(both[at] for at in pair) for pair in self.pairs)
-            ranks = range(self.layout.ranks)
-            return max(*sent, *(sum(runs[at].total_ns for at in self.own(rank)) for rank in ranks))
-        if len(self._often) < len(self.paths):
-            self._often = np.array([one.often for one in self.paths], dtype=np.int64)
-        return int((self._often @ np.array(spent_ns(self.passes(dealt, runs)), dtype=np.int64)).max())
 
     def critical_path(self, dealt: Dealt, runs: Sequence[AtomRun]) -> ChunkPath:
         """Return the path of a plan that takes as long as its step."""
@@ -267,17 +231,6 @@ class Case:
         """Return by rank the numbers of micro-batches that it keeps of its chunks when it keeps most."""
         training = self.instance.training
         return most_kept(training.schedule, self.layout.ranks, training.chunks, training.micro_batches)
-
-    def _fits(self, dealt: Dealt, runs: Sequence[AtomRun]) -> bool:
-        if not self.instance.constraints.memory:
-            return True
-        rows = zip(self.kept(), self.layout.choices, dealt.choice, strict=True)
-        for rank, (kept, choices, at) in enumerate(rows):
-            parts = [runs[one].parts for one in self.own(rank)]
-            held = chunks_memory(parts, kept, choices[at].mode)
-            if held.total > capacity_bytes(self.instance, choices[at]):
-                return False
-        return True
 
 
 def _no_better(runs: Runs, others: Runs) -> bool:

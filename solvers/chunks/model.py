@@ -205,7 +205,7 @@ class Question:
             self._at_most([total(terms)], condition)
         pairs = self.case.pairs
         for link, condition in ({} if self.coarse or rank == len(pairs) else self.links[rank]).items():
-            activation, gradient = self.case.over(link)
+            activation, gradient = self.case.known.over(link)
             begun = (self.start[at + 1] for at in pairs[rank])
             sent = {literal: activation[i] + gradient[i] for row in begun for i, literal in row.items()}
             self._at_most([total(sent)], condition)
@@ -286,7 +286,7 @@ class _Least:
         if (at, direction) not in self.known:
             case = self.question.case
             links = (row for row, pair in zip(self.question.links, case.pairs, strict=True) if at in pair)
-            rows = [case.over(link)[direction] for link in next(links, ())]
+            rows = [case.known.over(link)[direction] for link in next(links, ())]
             if not rows:  # inside a group
                 self.known[at, direction] = self.question.model.new_constant(0)
                 return self.known[at, direction]

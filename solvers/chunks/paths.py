@@ -63,16 +63,9 @@ class ChunkPath:
 
     @property
     def often(self) -> tuple[int, ...]:
-        """How often everything lies on the path, in the order of :func:`spent_ns`."""
+        """How often everything lies on the path: its fields one after another, each by stage or boundary."""
         rows = (self.forward, self.backward, self.weight, self.sync, self.activation, self.gradient)
         return tuple(itertools.chain.from_iterable(rows))
-
-
-def spent_ns(passes: PipelinePasses) -> tuple[int, ...]:
-    """Return what everything takes that may lie on a path."""
-    spent = _spent(passes)
-    own = (spent[kind] for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENT))
-    return tuple(itertools.chain(*own, passes.sync_ns, passes.activation_ns, passes.gradient_ns))
 
 
 Steps = Counter[tuple[str, int]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -87,14 +87,13 @@ def forms_of(instance: Instance, group: Group | GroupKind) -> tuple[int, ...]:
 class KnownRuns:
     """Runs on all kinds of groups that were asked for, and transfers over all links, each worked out once.
 
-    ``alike[l]`` is the number of all that a layer costs by itself, ``into[l]`` are its edges, and ``reaches[a]``
-    the first layer on whose place in the stage it depends how layers of atom a lie, or what their edges take.
+    ``into[l]`` are the edges of a layer, and ``reaches[a]`` is the first layer on whose place in the stage it
+    depends how layers of atom a lie, or what their edges take.
     ``by_stages`` are the paths of any step of so many stages, and as often as they go through everything.
     """
 
     instance: Instance
     space: CutSpace
-    alike: tuple[int, ...] = ()
     into: tuple[tuple[FormEdge, ...], ...] = ()
     reaches: tuple[int, ...] = ()
     by_kind: dict[GroupKind, Runs] = field(default_factory=dict)
@@ -108,13 +107,11 @@ class KnownRuns:
         into: dict[int, list[FormEdge]] = defaultdict(list)
         for edge in instance.form_edges:
             into[edge.consumer].append(edge)
-        numbers: dict[Hashable, int] = {}
         layers, space = range(len(instance.layers)), CutSpace.of(instance)
         reaches = [min(_sources(instance, into[at], at)) for at in layers]
         return KnownRuns(
             instance,
             space,
-            tuple(numbers.setdefault(_costs(instance, at), len(numbers)) for at in layers),
             tuple(tuple(into[at]) for at in layers),
             tuple(min(reaches[begin:end]) for begin, end in space.atoms()),
         )
@@ -143,7 +140,7 @@ class KnownRuns:
     def _made(self, kind: GroupKind, most_ns: int, deadline: Deadline) -> Runs:
         rows = _Rows(self, kind, forms_of(self.instance, kind), {})
         stops = self.space.stops
-        columns = [rows.of(layer, 0) for layer in in_time(range(len(self.alike)), deadline)]
+        columns = [rows.of(layer, 0) for layer in in_time(range(len(self.into)), deadline)]
         table, received = np.zeros((13, stops + 1, stops + 1), dtype=np.int64), self._received(kind)
         whole = np.array([_together(columns[begin:end]) for begin, end in self.space.atoms()], dtype=np.int64).T
         for start, first in enumerate(in_time(self.space.places[:-1], deadline)):
@@ -176,21 +173,6 @@ def _sources(instance: Instance, into: list[FormEdge], layer: int) -> Iterator[i
     yield from (edge.source for edge in into)
 
 
-def _costs(instance: Instance, at: int) -> Hashable:
-    """Return all that a layer's times and bytes depend on, on any kind of groups and in any form."""
-    sizes = (instance.input_bytes, instance.output_bytes, instance.parameter_bytes, instance.gradient_bytes)
-    more = (instance.updated_bytes, instance.optimizer_bytes, instance.stash_bytes, instance.sent_bytes)
-    row = instance.layers[at]
-    return (
-        replace(row, name="", operator=""),
-        instance.predictor.products.get(row.name),
-        at in instance.demands.recompute_layers,
-        *(column[at] for column in (*sizes, *more, instance.lent_bytes)),
-        *(column[at] for column in (*instance.forward_ns, *instance.backward_ns)),
-        *(column[at] for column in (*instance.least_forward_ns, *instance.least_backward_ns)),
-    )
-
-
 def _together(columns: list[tuple[int, ...]]) -> list[int]:
     """Return what layers take together: of working sets the largest, of all else the sum."""
     rows = list(zip(*columns, strict=True))
@@ -211,7 +193,11 @@ class _Rows:
         source = self.known.instance.sources[layer]
         form = 0 if source is None or source < first else self.forms[source]
         edges = [edge for edge in self.known.into[layer] if edge.source >= first]
-        key = (self.known.alike[layer], form, *((edge.size_bytes, self.forms[edge.source]) for edge in edges))
+        key = (
+            self.known.instance.alike[layer],
+            form,
+            *((edge.size_bytes, self.forms[edge.source]) for edge in edges),
+        )
         if key not in self.rows:
             self.rows[key] = self._made(layer, form, edges)
         return self.rows[key]

@@ -20,6 +20,7 @@ import contextlib
 import time
 from dataclasses import dataclass
 
+import numpy as np
 from ortools.sat.python import cp_model
 
 from pipecut.formulation.limits import StoppedError
@@ -218,7 +219,7 @@ class _Search:
             if case.steps:
                 if self._executed(part, dealt):
                     break
-            elif not coarse or case.promised(dealt) <= threshold:
+            elif not coarse or ManyPlans(case, dealt.choice).values(np.array([dealt.places]))[0] <= threshold:
                 self.known.take(plan_of(case.instance, case.layout, dealt), threshold)
                 self._moved(part, dealt)
                 break

@@ -106,7 +106,7 @@ def sums_of(case: Case) -> PathSums:
     links = [_links(case, rank) for rank in range(len(case.pairs))]
     sent = np.zeros((2, case.stages - 1, case.space.stops + 1), dtype=np.int64)
     for pair, joined in zip(case.pairs, links, strict=True):
-        over = [case.over(link) for link in joined]
+        over = [case.known.over(link) for link in joined]
         for at in pair if over else ():
             sent[:, at, :-1] = np.min(np.array(over, dtype=np.int64), axis=0)
     certain = all(len(row) == 1 for row in kinds) and all(len(joined) == 1 for joined in links)

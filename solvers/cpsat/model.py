@@ -202,8 +202,8 @@ def floors(tables: Tables) -> Floors:
     offer = np.concatenate([[0], np.cumsum(np.array(position, dtype=np.int64))])
     unit_ns = -(-ceiling(tables, Goal.BOTTLENECK) * int(offer[-1]) // LARGEST_AREA) or 1
     return Floors(
-        sums=tuple(_prefix_valid(part) for part in parts),
-        area=_prefix_valid((parts[0] // unit_ns * per_kind[:, None]).min(axis=0)),
+        sums=tuple(_prefix(part) for part in parts),
+        area=_prefix((parts[0] // unit_ns * per_kind[:, None]).min(axis=0)),
         offer=offer,
         unit_ns=unit_ns,
         memory=_memory_floors(tables) if tables.instance.constraints.memory else None,
@@ -212,13 +212,8 @@ def floors(tables: Tables) -> Floors:
 
 def _memory_floors(tables: Tables) -> MemoryFloors:
     held = MemoryTables.of(tables)
-    least = (_prefix_valid(held.least(part)) for part in (held.once, held.by_version, held.by_micro_batch))
+    least = (_prefix(held.least(part)) for part in (held.once, held.by_version, held.by_micro_batch))
     return MemoryFloors(held, *least)
-
-
-def _prefix_valid(values: Times) -> Times:
-    start = np.zeros((*values.shape[:-1], 1), dtype=np.int64)
-    return np.concatenate([start, np.cumsum(values, axis=-1, dtype=np.int64)], axis=-1)
 
 
 def furthest(limits: Floors, kind: int, slot: int, threshold_ns: int) -> Times:

@@ -8,6 +8,7 @@ stage is a sum over pieces. They are priced in a short model, of which the whole
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
@@ -62,7 +63,8 @@ class Pieces:
         self.layers, self.edges, self.several = list[list[int]](), list[list[int]](), list[bool]()
         self.reads = list[tuple[int, int, int, int]]()
         rows = [tuple(replace(one, name="") for one in short.layers[a:b]) for a, b in self.own]
-        self.repeats = [len(set(rows)) == len(rows) or rows.count(row) > 1 for row in rows]
+        times = Counter(rows)
+        self.repeats = [len(times) == len(rows) or times[row] > 1 for row in rows]
         readings = [row for row in Reading.all(short, CutSpace.of(short)) if row.block != row.own]
         into = [[whole.form_edges[one].source for one in row] for row in _into(whole)]
         self._into = _into(short)

@@ -51,16 +51,7 @@ class Labels:
 
     def of(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Labels:
         """Return some of them."""
-        return Labels(
-            self.end[rows],
-            self.place[rows],
-            self.answers[rows],
-            self.before[rows],
-            self.way[rows],
-            self.warm_up[rows],
-            self.passes[rows],
-            self.least[rows],
-        )
+        return Labels(*(getattr(self, one.name)[rows] for one in fields(Labels)))
 
     def __len__(self) -> int:
         return len(self.end)

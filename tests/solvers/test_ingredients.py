@@ -25,7 +25,7 @@ from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
 from pipecut.formulation.problem.instance import Instance, with_servers
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.certifying import certify
 from pipecut.solvers.cpsat import solver as layered
 from pipecut.solvers.crosscheck import ROUTES, Claim, Verdict, claims_of, double_check
@@ -221,7 +221,7 @@ def reads(name: str) -> frozenset[tuple[str, str]]:
                 claim = claimed(instance, more)
                 called |= traced(lambda route=route, claim=claim: route.ask(claim, ONE))
         else:
-            solve = find_solver(name).load()
+            solve = find_any(name).load()
             called |= traced(lambda solve=solve, instance=instance: solve(instance, ONE))
     return frozenset(called)
 
@@ -382,7 +382,7 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
 )
 def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first plan changes no answer: without it the same value is proved."""
-    solve = find_solver(name).load()
+    solve = find_any(name).load()
     monkeypatch.setattr(patched, lambda *_: None)
     given = {"step_dp": (*CASES, *STEPS, *PERIODS, *EXECUTED, *HALVES)}
     for instance in given.get(name, CASES):
@@ -430,7 +430,7 @@ def test_what_a_claim_does_not_rest_on_is_not_shared() -> None:
     """Where chains of atoms refused nothing, the programme over states and the reduction share no ground."""
     assert shared("state_dp", "reduced_dp") == (Ingredient.ATOMS,)
     assert independent("state_dp", "reduced_dp", ("ATOMS",))
-    roomy, tight = (find_solver("state_dp").load()(instance, ONE) for instance in (BASE, CASES[1]))
+    roomy, tight = (find_any("state_dp").load()(instance, ONE) for instance in (BASE, CASES[1]))
     assert roomy.unused == ("ATOMS",) and (tight.unused == ()) == ("stages fit in no way" in tight.notes[0])
 
 
@@ -446,7 +446,7 @@ def test_of_an_unknown_claimant_nobody_is_independent() -> None:
 
 def test_what_shares_a_search_does_not_confirm() -> None:
     """The search over suffixes reads the stage tables of the programme over states; the model reads none."""
-    claim = find_solver("step_dp").load()(BASE, ONE)
+    claim = find_any("step_dp").load()(BASE, ONE)
     checks = {check.route.name: check for check in double_check(BASE, claim, ONE)}
     common = checks["state_dp"].shared
     assert checks["state_dp"].answer.verdict is Verdict.AGREED and not checks["state_dp"].confirms

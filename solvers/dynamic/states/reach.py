@@ -15,8 +15,8 @@ Cost: for each slot O(steps x layers) comparisons and O(states x classes x layer
 of one class if the same cuts can be crossed from both; there are hardly ever more than some ten.
 
 A plan is read off by walking back from a node in which a whole plan ends up to the last stage (:func:`path_of`).
-Of all such nodes it is the one with the fewest devices, then the fewest stages; then stage by stage the step whose stage
-stops last. Alike servers were exchanged on the way, so the walk translates servers back as it goes.
+Of all such nodes it is the one with the fewest devices, then the fewest stages; then stage by stage the step whose
+stage stops last. Alike servers were exchanged on the way, so the walk translates servers back as it goes.
 """
 
 from __future__ import annotations

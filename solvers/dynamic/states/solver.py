@@ -180,10 +180,7 @@ class StateSearch:
                 return None
             if reach.depth is None:
                 return False
-            path = path_of(reach, self.tables)
-            plan = None if path is None else self.table.with_forms(path, threshold_ns)
-            if plan is not None:
-                self.known.take(plan, threshold_ns)
+            if self._take(reach, threshold_ns):
                 return True
         return None
 
@@ -221,7 +218,11 @@ class StateSearch:
         """Tell whether the first plan that stages make up within the threshold has forms too; keep it if so."""
         self.known.asked += 1
         reach = self.reach(threshold_ns)
-        path = None if reach is None or reach.depth is None else path_of(reach, self.tables)
+        return reach is not None and reach.depth is not None and self._take(reach, threshold_ns)
+
+    def _take(self, reach: StateReach, threshold_ns: int) -> bool:
+        """Tell whether the plan of what is reached has forms within the threshold; keep it if so."""
+        path = path_of(reach, self.tables)
         plan = None if path is None else self.table.with_forms(path, threshold_ns)
         if plan is not None:
             self.known.take(plan, threshold_ns)

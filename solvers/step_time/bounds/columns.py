@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -93,54 +92,6 @@ class Period:
         """Return the period of stages with nothing before or behind them."""
         often = -(-sync // self.micro_batches)
         return pace + often if self.charged else np.maximum(pace, often)
-
-
-class PassColumns(Protocol):
-    """How passes are made of sums over layers and changes of layout; every method takes rows of numbers.
-
-    ``width`` is the number of columns.
-    """
-
-    width: int
-
-    def passes(self, sums: Times) -> Times:
-        """Return the passes that sums make; of a part of a stage they are no more than those of the whole."""
-        ...
-
-    def below(self, often: Sequence[int]) -> Times:
-        """Return how often columns count in sums that no stage is below, a row each, always so many.
-
-        A stage is not below them if its passes count so ``often``. Only those for weights may count less than 0
-        times, together with the backward pass not.
-        """
-        ...
-
-    def compared(self, sums: Times) -> Times:
-        """Return numbers by which rows are compared.
-
-        If none of one row is larger than in another, a stage that goes on from it is no worse, however it goes on.
-        """
-        ...
-
-    def within(self, passes: Sequence[int]) -> tuple[Times, Times]:
-        """Return how often columns count in sums, and the most that these are, where no pass takes more."""
-        ...
-
-
-class PricedColumns(PassColumns, Protocol):
-    """Columns that are priced layer by layer."""
-
-    def of_layer(
-        self, instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None
-    ) -> Sequence[int]:
-        """Return what a layer adds to each column."""
-        ...
-
-    def of_change(
-        self, instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
-    ) -> Sequence[int]:
-        """Return what a change of layout adds to each column."""
-        ...
 
 
 def columns_of(instance: Instance) -> PricedColumns:
@@ -336,3 +287,17 @@ class Overlapped:
             rows.append(own)
             most += [limit] * len(own)
         return np.concatenate(rows), np.array(most, dtype=np.int64)
+
+
+PricedColumns = Added | Paced | Overlapped
+"""Columns that are priced: ``of_layer`` and ``of_change`` return what a layer, or a change of layout, adds."""
+PassColumns = OfFormula | PricedColumns
+"""How passes are made of sums over layers and changes of layout, so many columns (``width``) of rows of numbers.
+
+``passes`` returns the passes that sums make; of a part of a stage they are no more than those of the whole.
+``below`` returns how often columns count in sums that no stage is below, a row each, always so many: a stage is
+not below them if its passes count so often. Only those for weights may count less than 0 times, together with the
+backward pass not. ``compared`` returns numbers by which rows are compared: if none of one row is larger than in
+another, a stage that goes on from it is no worse, however it goes on. ``within`` returns how often columns count
+in sums, and the most that these are, where no pass takes more.
+"""

@@ -22,7 +22,7 @@ MOST_PAIRS = 1 << 20
 def least_passes(passes: PassTables, space: CutSpace) -> Times:
     """Return sums over layers up to each place of the least that their forms take, by bound, pass and kind.
 
-    A stage takes no less of a pass than any of its bounds says (``PassColumns.below``).
+    A stage takes no less of a pass than any of its bounds says (``columns.PassColumns``).
     """
     rows = np.stack([passes.columns.below(one) for one in np.eye(COLUMNS, dtype=np.int64).tolist()], axis=1)
     possible = passes.layers[..., 0] < FORBIDDEN

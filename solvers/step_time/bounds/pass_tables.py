@@ -98,14 +98,12 @@ def pass_tables(tables: Tables) -> PassTables:
     columns, kinds = columns_of(instance), len(tables.kinds)
     layers = np.full((kinds, len(instance.layers), forms, columns.width), FORBIDDEN, dtype=np.int64)
     changes = np.zeros((kinds, len(instance.form_edges), forms, forms, columns.width), dtype=np.int64)
-    alike = [_alike(instance, at) for at in range(len(instance.layers))]
     for at, kind in enumerate(in_time(tables.kinds, tables.deadline)):
-        known: dict[Hashable, Times] = {}
-        for layer, costs in enumerate(alike):
-            key = (costs, layer in instance.demands.recompute_layers)
-            if key not in known:
-                known[key] = _of_layer(columns, instance, kind, layer, tables.inside[at, layer] < FORBIDDEN)
-            layers[at, layer] = known[key]
+        known: dict[int, Times] = {}
+        for layer, like in enumerate(instance.alike):
+            if like not in known:
+                known[like] = _of_layer(columns, instance, kind, layer, tables.inside[at, layer] < FORBIDDEN)
+            layers[at, layer] = known[like]
         if kind.inner is not None:
             _fill_changes(columns, instance, kind, changes[at])
     copies, period = _copies(columns, tables, layers), Period.of(instance)
@@ -167,19 +165,6 @@ def _fill_changes(columns: PricedColumns, instance: Instance, kind: GroupKind, i
             cells = [[columns.of_change(instance, edge, s, t, kind) for t in forms] for s in forms]
             known[key] = np.array(cells, dtype=np.int64)
         into[at] = known[key]
-
-
-def _alike(instance: Instance, at: int) -> Hashable:
-    """Return all that the passes of a layer depend on."""
-    layer = instance.layers[at]
-    sizes = (instance.input_bytes, instance.output_bytes, instance.parameter_bytes, instance.gradient_bytes)
-    more = (instance.updated_bytes, instance.optimizer_bytes)
-    return (
-        *(layer.split, layer.allowed_forms, layer.across, layer.work, layer.measured),
-        *(instance.predictor.products[layer.name], instance.sent_bytes[at]),
-        *(layer.macs, layer.input_bytes, layer.output_bytes, layer.parameter_bytes, layer.trained_bytes),
-        *(rows[at] for rows in (*sizes, *more, *instance.forward_ns, *instance.backward_ns)),
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

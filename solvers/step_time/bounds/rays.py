@@ -119,7 +119,7 @@ def least_of(table: Times | NDArray[np.bool_], starts: NDArray[np.int64]) -> Tim
 
 
 def least_times(tables: Tables, passes: PassTables, often: Sequence[int], space: CutSpace) -> StageTimes:
-    """Return what stages take at least whose passes count so ``often``, as ``PassColumns.below`` has it.
+    """Return what stages take at least whose passes count so ``often``, as ``columns.PassColumns`` has it.
 
     Where communication hides behind computing that is the larger of what either side says, pass by pass. Raises as
     ``StageTimes.of`` does.

@@ -24,7 +24,7 @@ from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.atoms.chains import Chains
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
@@ -38,7 +38,7 @@ GOALS = {
 
 @pytest.mark.parametrize("name", GOALS)
 def test_a_method_on_atoms_chooses_as_brute_force_does(name: str) -> None:
-    entry = find_solver(name)
+    entry = find_any(name)
 
     @settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
     @given(choosing(goals=st.sampled_from(GOALS[name]), costs=whole_stages))
@@ -56,7 +56,7 @@ def test_blocks_are_refused_by_name_where_backward_passes_are_in_halves(name: st
     instance = instance_of(chain([matrix("a", 10), matrix("b", 10)], [10]), mesh(1))
     constraints = Constraints(memory=True, recompute=Recompute.BLOCKS, stages_at_least=1, stages_at_most=1)
     halves = replace(instance.training, schedule=Schedule.ZERO_BUBBLE_H1)
-    refused = find_solver(name).accepts(replace(instance, training=halves, constraints=constraints)).reason
+    refused = find_any(name).accepts(replace(instance, training=halves, constraints=constraints)).reason
     assert name in refused and "write constraints.recompute: allowed" in refused
 
 

@@ -19,7 +19,7 @@ from pipecut.solvers import catalogue
 from pipecut.solvers.auto import solve as auto
 from pipecut.solvers.auto.advice import plan_of_a_neighbour
 from pipecut.solvers.auto.solve import plan
-from pipecut.solvers.catalogue import SOLVERS, find_solver
+from pipecut.solvers.catalogue import SOLVERS, find_any
 from pipecut.solvers.crosscheck import SAME_OPTIMUM, better
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import independent_of, methods_of
@@ -48,7 +48,7 @@ def silent(instance: Instance, _: Limits) -> Outcome:
 def test_a_small_model_is_asked_first_and_a_programme_checks_it(instance: Instance) -> None:
     found = plan(instance, Limits())
     assert found.solver == "cpsat" and found.proof is Proof.OPTIMAL
-    assert found.checks[-1] == SAME_OPTIMUM.format(find_solver("state_dp").summary)
+    assert found.checks[-1] == SAME_OPTIMUM.format(find_any("state_dp").summary)
 
 
 @pytest.mark.few(3)
@@ -71,15 +71,15 @@ def test_elsewhere_the_fastest_that_sees_it_is_asked_and_the_model_checks(
     found = plan(instance, Limits())
     assert found.solver == name and found.proof is Proof.OPTIMAL
     checker = "brute_force" if name.startswith("cpsat") else "cpsat"
-    assert found.checks[-1] == SAME_OPTIMUM.format(find_solver(checker).summary)
+    assert found.checks[-1] == SAME_OPTIMUM.format(find_any(checker).summary)
 
 
 @pytest.mark.slow
 def test_goals_are_decided_each_by_who_sees_them(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "QUICK_BYTES", 0)
     instance = replace(instance, goals=(Goal.BOTTLENECK, Goal.DEVICES))
-    by_model = checked(instance, solve_in_order(instance, find_solver("cpsat").load(), Limits()))
-    for method in (catalogue.AUTO, find_solver("state_dp")):
+    by_model = checked(instance, solve_in_order(instance, find_any("cpsat").load(), Limits()))
+    for method in (catalogue.AUTO, find_any("state_dp")):
         found = plan(instance, Limits(), method)
         assert found.solver == "state_dp" and found.proof is Proof.OPTIMAL
         assert [one.value for one in found.claims] == [one.value for one in by_model.claims]
@@ -104,7 +104,7 @@ def test_who_does_not_end_is_named_and_another_is_asked(
 
 
 def test_a_plan_of_one_and_the_bound_of_another_are_a_proof(instance: Instance) -> None:
-    best = find_solver("state_dp").load()(instance, Limits())
+    best = find_any("state_dp").load()(instance, Limits())
     assert best.objective is not None
     found = replace(best, proof=Proof.FEASIBLE, bound=1)
     bounded = replace(silent(instance, Limits()), solver="cpsat", bound=best.objective)
@@ -125,13 +125,13 @@ def test_what_is_not_proved_says_what_to_try(scenario: Path, monkeypatch: pytest
     monkeypatch.setattr("pipecut.solvers.auto.advice.MANY_KINDS", 0)
     instance = load_scenario(scenario, UNSEEN).load()
     tries = [note for note in plan(instance, Limits()).notes if note.startswith("to try: ")]
-    reason = find_solver("state_dp").accepts(instance).reason
+    reason = find_any("state_dp").accepts(instance).reason
     assert "boundary_charge" in reason
     assert tries[0] == f"to try: the instance without what state_dp does not see ({reason})"
     assert tries[1].startswith("to try: the instance without what step_dp does not see (step_dp knows what")
     assert tries[2].startswith("to try: fewer than 4 places to cut") and "kinds of device groups" in tries[3]
     assert len(tries) == 4
-    one = plan(load_scenario(scenario).load(), Limits(time_limit_s=1e-9), find_solver("cpsat")).notes
+    one = plan(load_scenario(scenario).load(), Limits(time_limit_s=1e-9), find_any("cpsat")).notes
     assert "to try: more time than 1e-09 s (--time-limit)" in one
     assert "to try: --solver state_dp, which sees the whole instance" in one
 
@@ -150,7 +150,7 @@ def test_an_executed_time_that_no_search_sees_says_what_to_try(
     found = plan(instance, Limits())
     assert found.proof is Proof.FEASIBLE and found.solver == "by_formula"
     tries = [note for note in found.notes if note.startswith("to try: ")]
-    reason = find_solver("step_dp").accepts(instance).reason
+    reason = find_any("step_dp").accepts(instance).reason
     middle = "pin (to a stage that is neither the first nor the last)"
     assert middle in reason
     assert tries == [
@@ -167,7 +167,7 @@ def test_the_model_proves_an_executed_time_that_no_programme_sees(scenario: Path
     pinned = replace(instance.constraints, pins=(Pin("conv2", stage=1),))
     found = plan(replace(instance, constraints=pinned), Limits())
     assert (found.solver, found.proof, found.bound_by) == ("cpsat", Proof.OPTIMAL, ())
-    assert found.checks[-1] == SAME_OPTIMUM.format(find_solver("brute_force").summary)
+    assert found.checks[-1] == SAME_OPTIMUM.format(find_any("brute_force").summary)
 
 
 def test_the_model_checks_the_plan_of_a_programme_that_keeps_to_what_this_does_not_see(scenario: Path) -> None:
@@ -175,13 +175,13 @@ def test_the_model_checks_the_plan_of_a_programme_that_keeps_to_what_this_does_n
     assert (found.solver, found.proof) == ("step_dp", Proof.OPTIMAL)
     (bound,), (second,) = found.notes, found.checks
     assert bound == "the bound is that of step_dp, of plans that need not keep to stages_per_server"
-    assert second == SAME_OPTIMUM.format(find_solver("cpsat").summary)
+    assert second == SAME_OPTIMUM.format(find_any("cpsat").summary)
 
 
 def test_the_model_checks_what_a_programme_proves_of_an_executed_time(scenario: Path) -> None:
     found = plan(load_scenario(scenario, STEP_ON_SERVERS[:1]).load(), Limits())
     assert (found.solver, found.proof) == ("step_dp", Proof.OPTIMAL)
-    assert found.checks[-1] == SAME_OPTIMUM.format(find_solver("cpsat").summary)
+    assert found.checks[-1] == SAME_OPTIMUM.format(find_any("cpsat").summary)
 
 
 def test_a_proof_needs_no_advice(instance: Instance) -> None:
@@ -192,7 +192,7 @@ def test_the_plan_of_a_neighbour_is_one_here(scenario: Path) -> None:
     instance = load_scenario(scenario, [RECEIVER]).load()
     first = plan_of_a_neighbour(instance, Limits())
     assert first is not None
-    monitored = find_solver("cpsat").load()(instance, Limits(start=first, time_limit_s=0))
+    monitored = find_any("cpsat").load()(instance, Limits(start=first, time_limit_s=0))
     assert monitored.plan is not None
 
 

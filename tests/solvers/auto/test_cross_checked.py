@@ -14,7 +14,7 @@ from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import catalogue
 from pipecut.solvers import crosscheck as checked_solve
 from pipecut.solvers.auto.solve import plan
-from pipecut.solvers.catalogue import SOLVERS, SolverEntry, find_any, find_solver
+from pipecut.solvers.catalogue import SOLVERS, SolverEntry, find_any
 from pipecut.solvers.crosscheck import (
     SAME_INFEASIBLE,
     SAME_OPTIMUM,
@@ -65,7 +65,7 @@ def test_only_proofs_are_cross_checked(instance: Instance) -> None:
 def test_a_proof_of_a_programme_is_compared_with_the_model(instance: Instance, name: str) -> None:
     found = plan(instance, Limits(), find_any(name))
     assert found.solver == name and found.proof is Proof.OPTIMAL
-    assert found.checks[-1] == SAME_OPTIMUM.format(find_solver("cpsat").summary)
+    assert found.checks[-1] == SAME_OPTIMUM.format(find_any("cpsat").summary)
 
 
 def on_layers() -> tuple[SolverEntry, ...]:
@@ -94,7 +94,7 @@ def test_nobody_is_asked_in_vain_where_memory_decides_single_stages(
     assert found.proof is Proof.OPTIMAL and found.unused == ("ATOMS",)
     refused = replace(found, unused=())
     small = cross_check(limited, refused, Limits())
-    assert small == SAME_OPTIMUM.format(find_solver("cpsat").summary)
+    assert small == SAME_OPTIMUM.format(find_any("cpsat").summary)
     monkeypatch.setattr(checked_solve, "QUICK_BYTES", 0)
     monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
     monkeypatch.setattr(catalogue, "SOLVERS", on_layers())
@@ -107,7 +107,7 @@ def test_two_methods_may_agree_that_there_is_no_plan(instance: Instance, monkeyp
     both = [one for name in ("cpsat", "line_dp") for one in instead_of(name, wrong_excluded) if one.name == name]
     monkeypatch.setattr(catalogue, "SOLVERS", tuple(both))
     assert plan(instance, Limits(), find_any("cpsat")).checks == (
-        SAME_INFEASIBLE.format(find_solver("line_dp").summary),
+        SAME_INFEASIBLE.format(find_any("line_dp").summary),
     )
 
 
@@ -121,7 +121,7 @@ def test_a_second_method_that_says_nothing_is_said(instance: Instance, monkeypat
     monkeypatch.setattr("pipecut.solvers.crosscheck.certifiable", lambda _: "not today")
     everyone = instead_of("line_dp", picky)
     monkeypatch.setattr(catalogue, "SOLVERS", everyone)
-    assert note() == SAME_OPTIMUM.format(find_solver("state_dp").summary)
+    assert note() == SAME_OPTIMUM.format(find_any("state_dp").summary)
     few = tuple(one for one in everyone if one.name in ("cpsat", "line_dp"))
     monkeypatch.setattr(catalogue, "SOLVERS", few)
     assert note() == "not cross-checked: line_dp cannot take this instance (more layers than this solver takes)"
@@ -147,7 +147,7 @@ def test_the_second_method_is_one_that_sees_the_instance(
     instance = replace(load_scenario(scenario, overrides).load(), goals=goals)
     outcome = plan(instance, Limits(), find_any("cpsat"))
     assert outcome.proof is Proof.OPTIMAL
-    assert SAME_OPTIMUM.format(find_solver(method).summary) in outcome.checks
+    assert SAME_OPTIMUM.format(find_any(method).summary) in outcome.checks
 
 
 def test_the_second_method_gets_what_is_left_of_the_time(

@@ -17,7 +17,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers import catalogue, exhaustive
 from pipecut.solvers.auto import by_formula
 from pipecut.solvers.auto.solve import plan
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.cpsat import solver as declarative
 from pipecut.solvers.crosscheck import NO_SECOND, SAME_OPTIMUM, claims_of, cross_check, double_check
 from pipecut.solvers.goals import solve_in_order
@@ -162,7 +162,7 @@ def test_a_proof_that_rests_on_two_methods_is_checked_by_a_third(monkeypatch: py
     monkeypatch.setattr(by_formula, "bound_of", lambda *_: ProvedBound(own.objective or 0, ("step_dp",), WORDS))
     found = plan(instance, ONE)
     assert (found.solver, found.bound_by, found.proof) == ("cpsat", ("step_dp",), Proof.OPTIMAL)
-    assert (found.notes[-1], *found.checks) == (WORDS, SAME_OPTIMUM.format(find_solver("brute_force").summary))
+    assert (found.notes[-1], *found.checks) == (WORDS, SAME_OPTIMUM.format(find_any("brute_force").summary))
     monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
     monkeypatch.setattr("pipecut.solvers.crosscheck.certifiable", lambda _: "not today")
     assert cross_check(instance, plan(instance, ONE, cross_check=False), ONE) == f"not cross-checked: {NO_SECOND}"
@@ -170,7 +170,7 @@ def test_a_proof_that_rests_on_two_methods_is_checked_by_a_third(monkeypatch: py
 
 def test_a_double_check_counts_whose_bound_it_was() -> None:
     instance = replace(asking_for_the_middle("b"), goals=(Goal.BOTTLENECK,), constraints=Constraints())
-    best = find_solver("cpsat").load()(instance, ONE)
+    best = find_any("cpsat").load()(instance, ONE)
     for by, confirmed in (((), True), (("state_dp",), False)):
         checks = {one.route.name: one for one in double_check(instance, replace(best, bound_by=by), ONE)}
         assert checks["state_dp"].confirms is confirmed and checks["brute_force"].confirms

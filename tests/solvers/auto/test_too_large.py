@@ -16,7 +16,7 @@ from pipecut.formulation.problem.training import Training
 from pipecut.solvers.auto import advice as simpler
 from pipecut.solvers.auto.advice import some_cuts, with_some_cuts
 from pipecut.solvers.auto.solve import plan
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import chain, instance_of, matrix, mesh
 
@@ -48,11 +48,11 @@ def test_another_method_is_asked_and_the_notes_say_what_stopped_whom(
     solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = deep(60, 2, 2)
-    best = find_solver("state_dp").load()(instance, Limits()).objective
+    best = find_any("state_dp").load()(instance, Limits()).objective
     # Too little for the times of all stages.
     monkeypatch.setattr(size, "MOST_BYTES", 170_000)
     monkeypatch.setattr(simpler, "SOME_CUTS", 12)
-    found = checked(instance, plan(instance, Limits(), find_solver(solver)))
+    found = checked(instance, plan(instance, Limits(), find_any(solver)))
     assert found.proof is Proof.FEASIBLE and found.objective is not None and found.bound is not None
     assert best is not None and found.bound <= best <= found.objective <= best * 11 // 10
     assert found.notes[0].startswith(f"{solver}: ") and "a method may take" in found.notes[0]
@@ -62,7 +62,7 @@ def test_another_method_is_asked_and_the_notes_say_what_stopped_whom(
 def test_where_nobody_can_take_an_instance_all_reasons_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size, "MOST_BYTES", 10)
     with pytest.raises(TooLargeError, match=r"state_dp: .*; cpsat: .*; line_dp: .*; state_dp at 192 cuts: "):
-        plan(deep(9, 2), Limits(), find_solver("state_dp"))
+        plan(deep(9, 2), Limits(), find_any("state_dp"))
 
 
 def test_some_cuts_are_possible_ones_and_cover_the_model() -> None:
@@ -71,8 +71,7 @@ def test_some_cuts_are_possible_ones_and_cover_the_model() -> None:
     assert cuts[0] == 0 and cuts[-1] == 50 and 3 <= len(cuts) <= 12
     assert set(cuts) <= set(CutSpace.of(instance).places) and list(cuts) == sorted(set(cuts))
     assert (
-        with_some_cuts(instance, Limits()).objective
-        == find_solver("state_dp").load()(instance, Limits()).objective
+        with_some_cuts(instance, Limits()).objective == find_any("state_dp").load()(instance, Limits()).objective
     )
 
 
@@ -81,7 +80,7 @@ def test_five_thousand_layers_on_64_devices_have_a_plan() -> None:
     """``state_dp`` needs no table of all their stages; whether it ends in time is up to the machine."""
     instance = deep(5000, *[8] * 8)
     for solver in ("cpsat", "state_dp"):
-        found = checked(instance, plan(instance, Limits(time_limit_s=40), find_solver(solver)))
+        found = checked(instance, plan(instance, Limits(time_limit_s=40), find_any(solver)))
         assert found.proof in (Proof.FEASIBLE, Proof.OPTIMAL) and found.gap is not None and found.gap < 0.05
     with pytest.raises(TooLargeError, match=r"would take about 35\.8 GiB, a method may take 4 GiB"):
-        find_solver("line_dp").load()(instance, Limits())
+        find_any("line_dp").load()(instance, Limits())

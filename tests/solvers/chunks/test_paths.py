@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipecut.formulation.executed import PipelinePasses, chunks_step_ns
 from pipecut.formulation.problem.training import Schedule, Training
-from pipecut.solvers.chunks.paths import ChunkPath, critical_path, paths, spent_ns
+from pipecut.solvers.chunks.paths import ChunkPath, critical_path, paths
 
 SIZES = st.sampled_from([(2, 2), (2, 3), (3, 2), (4, 2), (3, 3)])
 MOST = st.sampled_from([0, 1, 9, 1_000])
@@ -40,6 +40,13 @@ def interleaved_of(micro_batches: int, chunks: int) -> Training:
 
 def in_a_v(micro_batches: int) -> Training:
     return Training(micro_batches, micro_batches, schedule=Schedule.ZERO_BUBBLE_V)
+
+
+def spent_ns(passes: PipelinePasses) -> tuple[int, ...]:
+    """Return what everything takes that may lie on a path, in the order of ``ChunkPath.often``."""
+    late = passes.weight_ns or (0,) * passes.stages
+    first = (whole - own for whole, own in zip(passes.backward_ns, late, strict=True))
+    return (*passes.forward_ns, *first, *late, *passes.sync_ns, *passes.activation_ns, *passes.gradient_ns)
 
 
 def taken_ns(path: ChunkPath, passes: PipelinePasses) -> int:

@@ -26,7 +26,7 @@ from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.certifying import certify
 from pipecut.solvers.cpsat import solver as layered
 from pipecut.solvers.dynamic.states import solver as states
@@ -99,7 +99,7 @@ def test_the_declarative_model_knows_what_waits_for_weights(
     servers = (replace(one, device_class=replace(one.device_class, memory_bytes=room)) for one in instance.servers)
     instance = on_servers(instance, tuple(servers))
     best = brute_force.solve(instance)
-    for entry in map(find_solver, ("cpsat", "step_dp")):
+    for entry in map(find_any, ("cpsat", "step_dp")):
         if entry.accepts(instance).proves:
             found = checked(instance, solve_in_order(instance, entry.load(), ONE))
             assert (found.proof, found.objective) == (best.proof, best.objective)

@@ -27,7 +27,7 @@ from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.formulation.suffixes import slots_matter, suffixes
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.certifying import certify, labels_below, search_of
 from pipecut.solvers.dynamic.states import solver
 from pipecut.solvers.dynamic.states.reach import reach_at
@@ -332,12 +332,12 @@ def test_no_label_knows_what_a_stage_keeps_under_zero_bubble_h1() -> None:
     instance = replace(instance_of(layers, mesh(1, 1), training=training), constraints=Constraints(memory=True))
     assert "number of all stages" in (certifiable(instance) or "")
     for name in ("cpsat", "state_dp", "step_dp"):
-        assert "the number of stages to be said" in find_solver(name).accepts(instance).reason
+        assert "the number of stages to be said" in find_any(name).accepts(instance).reason
     said = replace(instance, constraints=Constraints(memory=True, stages_at_least=2, stages_at_most=2))
-    assert find_solver("cpsat").accepts(said).proves
+    assert find_any("cpsat").accepts(said).proves
     assert certifiable(replace(instance, constraints=Constraints())) is None
     alone = replace(instance, training=replace(training, global_batch=1, micro_batches=1))
-    assert certifiable(alone) is None and find_solver("cpsat").accepts(alone).proves
+    assert certifiable(alone) is None and find_any("cpsat").accepts(alone).proves
 
 
 def test_too_many_states_are_refused() -> None:

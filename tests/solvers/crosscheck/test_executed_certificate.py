@@ -22,7 +22,7 @@ from pipecut.formulation.problem.options import BoundaryCharge, Samples, StageTi
 from pipecut.ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.certifying import certify, confirmed_bounds
 from tests.formulation.certificates.test_executed import by_links
 from tests.laws import so_many
@@ -70,7 +70,7 @@ def vgg() -> Instance:
 @pytest.fixture(scope="module")
 def made() -> tuple[Instance, Certificate]:
     instance = vgg()
-    found = find_solver("step_dp").load()(instance, Limits())
+    found = find_any("step_dp").load()(instance, Limits())
     assert found.plan is not None and found.objective is not None
     return instance, certify(instance, found.plan, found.objective)
 
@@ -88,7 +88,7 @@ def test_a_shipped_model_has_one_with_paths(made: tuple[Instance, Certificate], 
 def test_a_bound_above_the_best_plan_does_not_hold(made: tuple[Instance, Certificate]):
     """The best plan by the slowest stage takes longer, and says that nothing is faster than it."""
     instance, found = made
-    slower = find_solver("state_dp").load()(replace(instance, goals=(Goal.BOTTLENECK,)), Limits()).plan
+    slower = find_any("state_dp").load()(replace(instance, goals=(Goal.BOTTLENECK,)), Limits()).plan
     assert slower is not None
     priced = evaluate(instance, slower)
     assert priced.objective is not None and priced.objective > found.objective

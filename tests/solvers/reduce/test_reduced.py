@@ -20,7 +20,7 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.reduce.executed.compositions import Compositions
 from pipecut.solvers.reduce.executed.leaves import Leaves
 from pipecut.solvers.reduce.executed.slowest import SlowestFirst
@@ -104,7 +104,7 @@ def test_a_layer_that_follows_nothing_is_not_taken_for_one_that_follows_a_produc
     instance = instance_of(layers, mesh(1, 1, between=Link(30_000_000)))
     goal = Goal.BOTTLENECK if solver == "state_dp" else Goal.ITERATION_TIME
     instance = replace(instance, constraints=Constraints(memory=True), goals=(goal,))
-    found, truth = find_solver(solver).load()(instance, Limits()), exhaustive.solve(instance)
+    found, truth = find_any(solver).load()(instance, Limits()), exhaustive.solve(instance)
     assert (found.proof, found.objective) == (Proof.OPTIMAL, truth.objective)
 
 

@@ -13,7 +13,7 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many
 
@@ -33,7 +33,7 @@ def value_of(instance: Instance) -> int | None:
 @FEW
 @given(SMALL, st.sampled_from([-1, 0, 1, 1000]))
 def test_none_below_is_no_claim_that_there_is_no_plan(name: str, instance: Instance, more: int) -> None:
-    solver = find_solver(name)
+    solver = find_any(name)
     goal = Goal.ITERATION_TIME if name == "step_dp" else Goal.BOTTLENECK
     try:
         instance = replace(instance, goals=(goal,))

@@ -17,7 +17,7 @@ from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.solvers import exhaustive
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.dynamic.tables.demanded import stage_counts
 from pipecut.solvers.step_time.demands import unseen_by_executed, with_seen_demands
 from tests.examples import chain, instance_of, matrix, mesh
@@ -56,7 +56,7 @@ def demanding(draw: st.DrawFn, of: st.SearchStrategy[Instance]) -> Instance:
 
 def agrees(name: str, instance: Instance) -> None:
     """Hold a search against pricing every plan."""
-    search = find_solver(name)
+    search = find_any(name)
     assume(search.accepts(instance).proves and exhaustive.accepts(instance).proves)
     found, truth = search.load()(instance, Limits()), exhaustive.solve(instance)
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
@@ -125,6 +125,6 @@ def test_a_pin_tells_alike_servers_apart() -> None:
     """Of three alike servers one is not for the first layer, and the plan says which."""
     instance = asking(pins=(Pin("a", servers=("s1",)), Pin("c", servers=("s0",))), stages_at_least=3)
     instance = replace(instance, constraints=replace(instance.constraints, placement=Placement.FREE))
-    found = find_solver("step_dp").load()(instance, Limits())
+    found = find_any("step_dp").load()(instance, Limits())
     assert found.plan is not None and evaluate(instance, found.plan).feasible
     assert [stage.group.counts for stage in found.plan.stages] == [((1, 1),), ((2, 1),), ((0, 1),)]

@@ -30,7 +30,7 @@ from pipecut.formulation.problem.units import Link
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan as planned
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.dynamic.states.states import state_space
 from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.rest import Rest, rest_of
@@ -234,7 +234,7 @@ def test_plans_are_proved_that_the_formula_does_not_find(name: str, best: int, f
 def test_what_is_not_seen_is_named():
     instance = _shipped("pipepar/vgg13.yaml", *STEP)
     several = replace(instance, training=replace(instance.training, chunks=2))
-    assert "chunks is 2" in find_solver("step_dp").accepts(several).reason
+    assert "chunks is 2" in find_any("step_dp").accepts(several).reason
 
 
 @pytest.mark.slow
