@@ -45,10 +45,10 @@ from pipecut.solvers.reference.line import atom_tables
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.step_time.asking import Search
 from pipecut.solvers.step_time.bounds.game import Weights
-from pipecut.solvers.step_time.bounds.pairs import least_passes
 from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.paths import FORWARD, PassPath
 from pipecut.solvers.step_time.bounds.spans import spans_of
+from pipecut.solvers.step_time.bounds.sums import least_passes
 from pipecut.solvers.step_time.bounds.ways import ways_of
 
 NEARBY = (1, 4)

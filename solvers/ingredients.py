@@ -90,7 +90,7 @@ class Ingredient(enum.Enum):
         True,
     )
     MEMORY_TABLES = ("memory tables", ("pipecut.formulation.costs.memory_tables",), True)
-    ENUMERATION = ("the enumeration of all plans", ("pipecut.solvers.exhaustive", "pipecut.solvers.every_plan"))
+    ENUMERATION = ("the enumeration of all plans", ("pipecut.solvers.exhaustive",))
     CHECKER = (
         "the checker of certificates",
         (
@@ -167,10 +167,7 @@ class Ingredient(enum.Enum):
         "answers of suffixes to arrivals",
         tuple(
             f"pipecut.solvers.step_time.{name}"
-            for name in (
-                *("asking", "fronts", "further", "growing", "plans", "responses"),
-                *("search", "solver", "unbeaten"),
-            )
+            for name in (*("asking", "fronts", "growing", "responses", "search", "solver", "unbeaten"),)
         ),
     )
     BOXES = (
@@ -178,7 +175,7 @@ class Ingredient(enum.Enum):
         tuple(
             f"pipecut.solvers.step_time.bounds.{name}"
             for name in (
-                *("boxes", "columns", "game", "mixtures", "pairs", "pass_tables", "paths"),
+                *("boxes", "columns", "game", "mixtures", "pass_tables", "paths"),
                 *("rays", "rest", "spans", "sums", "ways"),
             )
         ),

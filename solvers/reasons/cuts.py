@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.plan import Plan, Span, Stage
-from pipecut.solvers.reasons.neighbours import Candidate, Neighbour, Neighbours, neighbour, neighbours
+from pipecut.solvers.reasons.neighbours import Candidate, Neighbour, Neighbours, neighbours
 from pipecut.solvers.reasons.priced import PricedPlan, Pricing, put, regrouped
 
 QUESTIONS = 6
@@ -77,7 +77,8 @@ def _reason(pricing: Pricing, base: PricedPlan, places: tuple[int, ...], cut: in
     def at(other: int | None) -> Neighbour | None:
         if other is None or not first < other < stop:
             return None
-        return neighbour(pricing, base, _words(pricing, place, other), moved_cut(plan, cut, other), (cut - 1, cut))
+        moved = _words(pricing, place, other), moved_cut(plan, cut, other), (cut - 1, cut)
+        return neighbours(pricing, base, [moved]).best
 
     below, above = bisect.bisect_left(places, place), bisect.bisect_right(places, place)
     return CutReason(

@@ -77,13 +77,6 @@ def neighbours(pricing: Pricing, base: PricedPlan, candidates: Iterable[Candidat
     return Neighbours(search.neighbour(), search.seen, complete)
 
 
-def neighbour(
-    pricing: Pricing, base: PricedPlan, what: str, plan: Plan, changed: tuple[int, ...]
-) -> Neighbour | None:
-    """Price one neighbour; None where it is the plan itself, none at all, or the time is over."""
-    return neighbours(pricing, base, [(what, plan, changed)]).best
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A neighbour under way: the ``unknown`` stages have no forms yet; ``fitted``: it was made to fit memory."""

@@ -31,9 +31,8 @@ from pipecut.solvers.step_time.bounds.spans import Bits, Spans
 from pipecut.solvers.step_time.bounds.sums import LeastPlan, Sums
 from pipecut.solvers.step_time.bounds.ways import Ways
 from pipecut.solvers.step_time.fronts import StageFronts
-from pipecut.solvers.step_time.plans import Rounding, plan_of
 from pipecut.solvers.step_time.responses import PassByPass, responses
-from pipecut.solvers.step_time.search import Growth
+from pipecut.solvers.step_time.search import Growth, Rounding, plan_of
 
 MOST_BLOCKS = 160
 """Places are put together to about so many blocks where plans are bounded in boxes."""

@@ -28,8 +28,7 @@ from pipecut.solvers.step_time.bounds.columns import compared
 from pipecut.solvers.step_time.bounds.mixtures import Mixture
 from pipecut.solvers.step_time.bounds.pass_tables import HELD, StageParts
 from pipecut.solvers.step_time.bounds.rays import Proportion
-from pipecut.solvers.step_time.further import NO_LIMIT, Further, Room, countable
-from pipecut.solvers.step_time.growing import Growing, Grown, StageRule
+from pipecut.solvers.step_time.growing import NO_LIMIT, Further, Growing, Grown, Room, StageRule, countable
 from pipecut.solvers.step_time.unbeaten import Rows, unbeaten
 
 FEW, FAR = 32, 6

@@ -44,9 +44,9 @@ from pipecut.solvers.search.stoppable import STOPPED, stoppable
 from pipecut.solvers.search.support import Support, sized
 from pipecut.solvers.step_time.asking import Search
 from pipecut.solvers.step_time.bounds.columns import Formula, Period
-from pipecut.solvers.step_time.bounds.pairs import least_passes
 from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.spans import spans_of
+from pipecut.solvers.step_time.bounds.sums import least_passes
 from pipecut.solvers.step_time.bounds.ways import ways_of
 from pipecut.solvers.step_time.demands import demanded_spaces, unseen_by_executed
 from pipecut.solvers.step_time.growing import OutgrownError

@@ -14,8 +14,7 @@ from pipecut.formulation.problem.cluster import DeviceClass
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.every_plan import plans
-from pipecut.solvers.exhaustive import count_plans
+from pipecut.solvers.exhaustive import count_plans, plans
 from tests.examples import GIGA, chain, follow, instance_of, join, matrix, mesh, vgg16
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.problems import dealt_out, problems

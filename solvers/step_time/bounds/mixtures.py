@@ -18,11 +18,10 @@ from pipecut.formulation.limits import Deadline, in_time
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.game import Game, play
-from pipecut.solvers.step_time.bounds.pairs import Pairs, pairs_of
 from pipecut.solvers.step_time.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, SYNC
 from pipecut.solvers.step_time.bounds.rays import Proportion
 from pipecut.solvers.step_time.bounds.rest import Rest
-from pipecut.solvers.step_time.bounds.sums import NEVER_NS, Sums
+from pipecut.solvers.step_time.bounds.sums import NEVER_NS, Pairs, Sums, pairs_of
 
 TURNS = 12
 ROUNDS = 6

@@ -20,8 +20,7 @@ from pipecut.formulation.problem.constraints import Constraints, Placement
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.modes import Mode
 from pipecut.formulation.problem.plan import Plan, Span, Stage
-from pipecut.solvers.every_plan import plans
-from pipecut.solvers.exhaustive import count_plans
+from pipecut.solvers.exhaustive import count_plans, plans
 from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 

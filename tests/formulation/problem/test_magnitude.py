@@ -30,7 +30,7 @@ from pipecut.formulation.problem.instance import (
 from pipecut.formulation.problem.layers import LayerGraph
 from pipecut.formulation.problem.options import BoundaryCharge, CostModel
 from pipecut.formulation.problem.training import Schedule, Training
-from pipecut.solvers.every_plan import plans
+from pipecut.solvers.exhaustive import plans
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances
 from tests.laws import so_many

@@ -11,8 +11,7 @@ from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Progress, Proof, checked
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.choices.standing import LEFT, Standing
-from pipecut.solvers.every_plan import plans
-from pipecut.solvers.exhaustive import count_plans
+from pipecut.solvers.exhaustive import count_plans, plans
 from tests.laws import so_many
 from tests.problems import problems
 

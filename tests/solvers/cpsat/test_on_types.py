@@ -29,7 +29,7 @@ from pipecut.solvers.cpsat.on_types.solver import solve, space_of
 from pipecut.solvers.cpsat.on_types.steps import critical_path
 from pipecut.solvers.cpsat.on_types.support import FORMULAS, accepts
 from pipecut.solvers.cpsat.on_types.words import model_words
-from pipecut.solvers.every_plan import plans
+from pipecut.solvers.exhaustive import plans
 from pipecut.solvers.reduce.programme import Cell
 from tests.generators import cluster_graphs
 from tests.laws import so_many

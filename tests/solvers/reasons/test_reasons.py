@@ -20,7 +20,7 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.reasons import reasons as module
 from pipecut.solvers.reasons.cuts import matched, moved_cut
 from pipecut.solvers.reasons.differences import differences
-from pipecut.solvers.reasons.neighbours import neighbour
+from pipecut.solvers.reasons.neighbours import neighbours
 from pipecut.solvers.reasons.priced import Pricing
 from pipecut.solvers.reasons.reasons import Reasons, chain_parts, reasons
 from pipecut.solvers.reasons.terms import plan_terms
@@ -97,7 +97,7 @@ def test_one_layer_left_is_the_best_price_of_that_plan(data: st.DataObject) -> N
         place = plan.stages[stage].span.first - 1
         if place > plan.stages[stage - 1].span.first:
             moved = moved_cut(plan, stage, place)
-            one = neighbour(pricing, base, "", moved, (stage - 1, stage))
+            one = neighbours(pricing, base, [("", moved, (stage - 1, stage))]).best
             if one is None:
                 assert pricing.price(moved).rank[1] >= base.rank[1]  # type: ignore[union-attr]
                 continue

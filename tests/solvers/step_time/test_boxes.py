@@ -23,10 +23,9 @@ from pipecut.solvers.step_time import asking
 from pipecut.solvers.step_time.bounds import boxes
 from pipecut.solvers.step_time.bounds.boxes import Boxes
 from pipecut.solvers.step_time.bounds.game import Shares, equilibrium
-from pipecut.solvers.step_time.bounds.pairs import Pairs
 from pipecut.solvers.step_time.bounds.rays import ALONE, PACE, most_worth, parts_of, proportions
 from pipecut.solvers.step_time.bounds.spans import Index
-from pipecut.solvers.step_time.bounds.sums import NEVER_NS, Sums
+from pipecut.solvers.step_time.bounds.sums import NEVER_NS, Pairs, Sums
 from pipecut.solvers.step_time.solver import accepts, solve
 from tests.laws import so_many
 from tests.solvers.step_time.test_chosen_warm_ups import with_long_transfers

@@ -24,12 +24,12 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive
 from pipecut.solvers.dynamic.states.states import state_space
-from pipecut.solvers.step_time import fronts, further
+from pipecut.solvers.step_time import fronts, growing
 from pipecut.solvers.step_time.bounds.mixtures import Mixture, mixtures_of
-from pipecut.solvers.step_time.bounds.pairs import least_passes
 from pipecut.solvers.step_time.bounds.pass_tables import StageParts, stage_parts
 from pipecut.solvers.step_time.bounds.rest import rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
+from pipecut.solvers.step_time.bounds.sums import least_passes
 from pipecut.solvers.step_time.bounds.ways import ways_of
 from pipecut.solvers.step_time.solver import accepts, solve
 from tests.laws import so_many
@@ -42,7 +42,7 @@ def looking_ahead(patch: pytest.MonkeyPatch, stops: int = 4) -> None:
     """Look ahead in every stage, however near it ends and however few labels there are."""
     patch.setattr(fronts, "FAR", 0)
     patch.setattr(fronts, "MOST_STOPS", stops)
-    patch.setattr(further, "MANY", 0)
+    patch.setattr(growing, "MANY", 0)
 
 
 @pytest.mark.slow
