@@ -14,7 +14,7 @@ from dataclasses import replace
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import ProvedBound, TooLargeError
-from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.options import Combine
@@ -60,7 +60,7 @@ def planned_by_formula(instance: Instance, limits: Limits, ask: Ask, *, propose:
         training = replace(instance.training, schedule=order)
         judged = replace(instance, cost=cost, training=training, goals=(FORMULAS[goal],))
         try:
-            found = ask(judged, replace(limits, start=None, known=None, progress=_nobody, below=None))
+            found = ask(judged, replace(limits, start=None, known=None, progress=lambda _: None, below=None))
         except TooLargeError as error:
             return _said(known, loose, formula, str(error))
         known.offer(found.plan)
@@ -105,7 +105,7 @@ def _without_demands(known: Incumbent, limits: Limits, ask: Ask) -> Outcome | No
     able = (entry for entry in catalogue.SOLVERS if entry.exact and entry.name in PROGRAMMES)
     if loose == instance or not any(entry.accepts(loose).proves for entry in able):
         return None
-    within = replace(limits.share(2).within(PATIENCE_S), start=None, known=None, progress=_nobody)
+    within = replace(limits.share(2).within(PATIENCE_S), start=None, known=None, progress=lambda _: None)
     found = ask(loose, within)
     priced = None if found.plan is None else evaluate(instance, found.plan)
     if found.plan and priced and priced.feasible and (priced.objective or 0) <= known.upper:
@@ -117,7 +117,3 @@ def _without_demands(known: Incumbent, limits: Limits, ask: Ask) -> Outcome | No
     known.lower = max(known.lower, bound)
     known.tell()
     return found if proved else None
-
-
-def _nobody(_: Progress) -> None:
-    """Values of another goal are nobody's progress."""

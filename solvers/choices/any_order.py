@@ -42,9 +42,8 @@ of any order undercuts.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -338,52 +337,41 @@ def interleavings(atoms: AtomGraph, work: Sequence[int], sent: Sequence[int]) ->
     share = [
         Fraction(2 * one + spent, 2 * (one + rest) or 1) for one, spent, rest in zip(head, work, tail, strict=True)
     ]
+
+    def alive(atom: int, done: Collection[int]) -> int:
+        """Return how many bytes more wait for a reader once an atom is done."""
+        read = (
+            one for one in atoms.before[atom] if all(reader in done or reader == atom for reader in after[one])
+        )
+        return (sent[atom] if after[atom] else 0) - sum(sent[one] for one in read)
+
     seen: set[tuple[int, ...]] = set()
     for order in (
         tuple(range(len(work))),
-        ordered(atoms, after, share.__getitem__),
-        ordered(atoms, after, head.__getitem__),
-        ordered(atoms, after, lambda atom: -tail[atom]),
-        ordered(atoms, after, lambda atom: head[atom] + work[atom]),
-        _few_bytes_alive(atoms, after, sent),
+        ordered(atoms, after, lambda atom, _: share[atom]),
+        ordered(atoms, after, lambda atom, _: head[atom]),
+        ordered(atoms, after, lambda atom, _: -tail[atom]),
+        ordered(atoms, after, lambda atom, _: head[atom] + work[atom]),
+        ordered(atoms, after, alive),
     ):
         if order not in seen:
             seen.add(order)
             yield order
 
 
-def ordered(atoms: AtomGraph, after: Sequence[Sequence[int]], rank: Callable[[int], Rank]) -> tuple[int, ...]:
-    """Return the order that takes, of all atoms whose producers are done, the one of least rank each time."""
-    waiting = [len(row) for row in atoms.before]
-    ready = [(rank(atom), atom) for atom, count in enumerate(waiting) if not count]
-    heapq.heapify(ready)
-    found: list[int] = []
-    while ready:
-        atom = heapq.heappop(ready)[1]
-        found.append(atom)
-        for one in after[atom]:
-            waiting[one] -= 1
-            if not waiting[one]:
-                heapq.heappush(ready, (rank(one), one))
-    return tuple(found)
+def ordered(
+    atoms: AtomGraph, after: Sequence[Sequence[int]], rank: Callable[[int, Collection[int]], Rank]
+) -> tuple[int, ...]:
+    """Return the order that takes, of all atoms whose producers are done, the one of least rank each time.
 
-
-def _few_bytes_alive(atoms: AtomGraph, after: Sequence[Sequence[int]], sent: Sequence[int]) -> tuple[int, ...]:
-    """Return the order that each time takes the ready atom after which the fewest bytes wait for a reader."""
-    waiting, readers = [len(row) for row in atoms.before], [len(row) for row in after]
+    ``rank`` may look at the atoms that are done.
+    """
+    waiting, found = [len(row) for row in atoms.before], dict[int, None]()
     ready = {atom for atom, count in enumerate(waiting) if not count}
-    found: list[int] = []
     while ready:
-
-        def grows(atom: int) -> tuple[int, int]:
-            freed = sum(sent[one] for one in atoms.before[atom] if readers[one] == 1)
-            return (sent[atom] if after[atom] else 0) - freed, atom
-
-        atom = min(ready, key=grows)
+        atom = min(ready, key=lambda one: (rank(one, found.keys()), one))
         ready.remove(atom)
-        found.append(atom)
-        for one in atoms.before[atom]:
-            readers[one] -= 1
+        found[atom] = None
         for one in after[atom]:
             waiting[one] -= 1
             if not waiting[one]:

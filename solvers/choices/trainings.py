@@ -36,7 +36,7 @@ from typing import NamedTuple
 from pipecut.formulation.costs.amounts import plural
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
@@ -84,7 +84,7 @@ def by_formula(instance: Instance, parts: Sequence[Instance], ask: Ask, limits: 
         judged = replace(instance, training=training, cost=cost, goals=(Goal.ITERATION_TIME,))
         within = limits.share(PART * (len(numbers) - at)).within(MOST_S)
         # With a value that every plan is below nobody is asked to check what is only begun with.
-        within = replace(within, below=longest_run_ns(some, many) + 1, start=None, progress=_nobody)
+        within = replace(within, below=longest_run_ns(some, many) + 1, start=None, progress=lambda _: None)
         try:
             plan = ask(judged, within)[1].plan
         except ValueError:
@@ -102,10 +102,6 @@ def start_of(instance: Instance, plans: Iterable[Plan]) -> Start | None:
             if priced.feasible and priced.objective is not None:
                 found.append((priced.objective, plan))
     return min(found, key=lambda one: one[0], default=None)
-
-
-def _nobody(_: Progress) -> None:
-    """Values of another goal are nobody's progress."""
 
 
 def named(instance: Instance) -> str:

@@ -15,15 +15,14 @@ says so, as it stands for mixtures of plans, too.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecut.formulation.costs.memory import MemoryParts
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.solvers.chunks.case import Case, Window
-from pipecut.solvers.chunks.runs import BACKWARD, FORWARD, TOTAL, WEIGHT, AtomRun, Numbers, Runs
+from pipecut.solvers.chunks.runs import BACKWARD, FORWARD, TOTAL, WEIGHT, Numbers, Runs
 from pipecut.solvers.chunks.sums import FAR, TIMES, PathSums
 
 NEVER = 1 << 62
@@ -82,22 +81,16 @@ def counts_of(case: Case, upper: int, deadline: Deadline) -> Counts:
     return Counts(case.space.stops, tuple(rows), tuple(beside), times)
 
 
-def least_by_number(runs: Runs, window: Window) -> dict[tuple[int, int], AtomRun]:
+def least_by_number(runs: Runs, window: Window) -> Runs:
     """Return, as runs from the first place on, the least that a stage of so many atoms takes of everything."""
-    found: dict[tuple[int, int], AtomRun] = {}
-    for i, j in ((i, j) for i in window[0] for j in window[1]):
-        run = runs.get((i, j))
-        if run is not None:
-            known = found.get((0, j - i), run)
-            found[0, j - i] = AtomRun(
-                min(known.total_ns, run.total_ns),
-                min(known.forward_ns, run.forward_ns),
-                min(known.backward_ns, run.backward_ns),
-                min(known.weight_ns, run.weight_ns),
-                min(known.sync_ns, run.sync_ns),
-                MemoryParts(*(min(pair) for pair in zip(astuple(known.parts), astuple(run.parts), strict=True))),
-            )
-    return found
+    starts, stops = window
+    table, there = np.zeros_like(runs.table), np.zeros_like(runs.there)
+    for number in range(1, len(there)):
+        some = [at for at in starts if at + number in stops and runs.there[at, at + number]]
+        if some:
+            there[0, number] = True
+            table[:, 0, number] = runs.table[:, some, [at + number for at in some]].min(axis=1)
+    return Runs(table, there)
 
 
 def _shortest(case: Case, at: int, *, forward: bool = False) -> dict[int, int]:

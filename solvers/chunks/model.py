@@ -19,7 +19,7 @@ are fewer variables by far; its "no" is a "no", and its "yes" is a plan that has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
@@ -31,7 +31,7 @@ from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.chunks.case import Case, Dealt
 from pipecut.solvers.chunks.counting import Counts, least_by_number
-from pipecut.solvers.chunks.runs import AtomRun
+from pipecut.solvers.chunks.runs import Runs
 
 Literal = cp_model.IntVar
 Row = dict[Literal, int]
@@ -59,7 +59,7 @@ class Question:
     group: list[list[Literal]] = field(default_factory=list)
     kinds: list[dict[int, list[Literal]]] = field(default_factory=list)
     links: list[dict[Link | None, list[Literal]]] = field(default_factory=list)
-    least: dict[tuple[int, int], Mapping[tuple[int, int], AtomRun]] = field(default_factory=dict)
+    least: dict[tuple[int, int], Runs] = field(default_factory=dict)
 
     def build(self) -> None:
         """Make variables and constraints. Raises StoppedError after the deadline."""
@@ -79,7 +79,7 @@ class Question:
         """Return what stands for a run: itself, or a run of as many atoms from the first."""
         return (0, run[1] - run[0]) if self.coarse else run
 
-    def rows(self, at: int, kind: int) -> Mapping[tuple[int, int], AtomRun]:
+    def rows(self, at: int, kind: int) -> Runs:
         """Return what stands for the runs that a stage may be."""
         if not self.coarse:
             return self.case.runs[kind]

@@ -23,8 +23,9 @@ MOST_PAIRS = 1024
 def accepts(instance: Instance) -> Support:
     """Say what the model makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
     executed = instance.goals[0].executed
-    if executed and (reason := _unseen_passes(instance)):
-        return Support(reason=reason)
+    if executed and instance.training.schedule.in_halves:
+        schedule = instance.training.schedule
+        return Support(reason=f"the declarative model knows whole backward passes, the schedule is {schedule}")
     layers, slots = len(instance.layers), min(len(instance.layers), instance.devices)
     pairs = slots * _posted_one_by_one(instance) if executed else 0
     if pairs > MOST_PAIRS:
@@ -42,14 +43,6 @@ def accepts(instance: Instance) -> Support:
         "merge layers, narrow constraints.devices_per_stage, or let state_dp plan",
     )
     return Support(proves=True, bytes_needed=needed)
-
-
-def _unseen_passes(instance: Instance) -> str:
-    """Return what the model does not know of an executed time; nothing if it knows all."""
-    schedule = instance.training.schedule
-    if schedule.in_halves:
-        return f"the declarative model knows whole backward passes, the schedule is {schedule}"
-    return ""
 
 
 def _posted_one_by_one(instance: Instance) -> int:

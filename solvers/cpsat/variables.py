@@ -255,6 +255,17 @@ def add_by_form(v: Variables, price: Conditional, layer: int, part: Times, *only
             price.at_least(int(part[c, 0]), [literal, *alone])
 
 
+def price_of_change(v: Variables, name: str, index: int, part: Times, limit: int) -> Conditional:
+    """Return at least ``part[kind, form, form]`` of a form edge between two layers of one stage, and else 0."""
+    edge = v.tables.instance.form_edges[index]
+    same, price = v.together(edge.source, edge.consumer), Conditional(v, name, limit)
+    for (c, s), one in v.state[edge.source].items():
+        for (d, t), other in v.state[edge.consumer].items():
+            if d in v.priced(c):
+                price.at_least(int(part[d, s, t]), [one, other, same])
+    return price
+
+
 Posted = Iterator[tuple[tuple[int, ...], cp_model.Constraint]]
 
 

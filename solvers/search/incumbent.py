@@ -138,7 +138,7 @@ def search_in_parts(known: Incumbent, searches: Iterable[Callable[[Incumbent], N
     begun = known.lower
     bounds = [begun] * len(parts)
     for at, run in enumerate(parts):
-        own = replace(known, lower=begun, limits=replace(known.limits, start=None, progress=_nobody))
+        own = replace(known, lower=begun, limits=replace(known.limits, start=None, progress=lambda _: None))
         try:
             run(own)
         finally:
@@ -148,10 +148,6 @@ def search_in_parts(known: Incumbent, searches: Iterable[Callable[[Incumbent], N
             known.lower = max(known.lower, min(*bounds, known.upper))
             known.tell()
     return None
-
-
-def _nobody(_: Progress) -> None:
-    """Report nothing: what a part knows of its plans does not hold for all of them."""
 
 
 class Bracket(Protocol):

@@ -27,7 +27,7 @@ from pipecut.formulation.costs.passes import pipeline_passes
 from pipecut.formulation.costs.tables import all_tables, possible_kinds
 from pipecut.formulation.executed import step_of_training_ns
 from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError, in_time
-from pipecut.formulation.outcome import Limits, Outcome, Progress, begin
+from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
@@ -147,13 +147,9 @@ def _begin_eagerly(known: Incumbent, limits: Limits) -> None:
     """Look for a good plan with eager warm-ups, and for better ones of its stages; others may still be better."""
     instance = known.instance
     judged = replace(instance, training=replace(instance.training, warm_up="eager"))
-    found = solve(judged, replace(limits.share(EAGER), start=None, progress=_nobody)).plan
+    found = solve(judged, replace(limits.share(EAGER), start=None, progress=lambda _: None)).plan
     if found is not None:
         known.offer(found, warmed(instance, found, limits.deadline))
-
-
-def _nobody(_: Progress) -> None:
-    """Values of another goal are nobody's progress."""
 
 
 def warmed(instance: Instance, plan: Plan, deadline: Deadline) -> Plan:

@@ -33,7 +33,15 @@ from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTi
 from pipecut.formulation.problem.shares import lanes
 from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.problem.units import Link
-from pipecut.solvers.cpsat.variables import Conditional, Expression, Family, Posted, Variables, price_by_form
+from pipecut.solvers.cpsat.variables import (
+    Conditional,
+    Expression,
+    Family,
+    Posted,
+    Variables,
+    price_by_form,
+    price_of_change,
+)
 
 
 def own_communication(v: Variables) -> tuple[list[Expression], list[cp_model.Constraint]]:
@@ -51,12 +59,7 @@ def own_communication(v: Variables) -> tuple[list[Expression], list[cp_model.Con
         for layer in range(v.layers)
     ]
     for index, edge in enumerate(instance.form_edges):
-        same = v.together(edge.source, edge.consumer)
-        price = Conditional(v, f"edge[{index}]", v.threshold_ns)
-        for (c, s), one in v.state[edge.source].items():
-            for (d, t), other in v.state[edge.consumer].items():
-                if d in v.priced(c):
-                    price.at_least(int(tables.between[d, index, s, t]), [one, other, same])
+        price = price_of_change(v, f"edge[{index}]", index, tables.between[:, index], v.threshold_ns)
         own[edge.consumer] += price.variable()
         constraints += price.constraints
     for layer, row in enumerate(instance.layers):

@@ -29,7 +29,7 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.options import BoundaryCharge, StageTime
 from pipecut.formulation.problem.precision import Copy
-from pipecut.solvers.cpsat.variables import Conditional, Expression, Variables, price_by_form
+from pipecut.solvers.cpsat.variables import Conditional, Expression, Variables, price_by_form, price_of_change
 
 PARTS = 7
 """Of a layer: computing forward, backward and again; sending forward, backward and again; synchronisation."""
@@ -224,7 +224,7 @@ def _own(
             found = sum(amount * literal for literal, amount in terms.items())
     for index, edge in enumerate(instance.form_edges):
         if edge.consumer == layer and prices.changes[column, :, index].any():
-            more.append(_change(v, prices.changes[column, :, index], index, most))
+            more.append(price_of_change(v, f"change[{index}]", index, prices.changes[column, :, index], most))
     for (user, own), copy in prices.copies.items():
         if own == layer and copy[column].any():
             more.append(price_by_form(v, f"copy {column}", layer, copy[column], most, ~v.together(user, layer)))
@@ -239,17 +239,6 @@ def _over_least(part: Times, least: Times) -> Times:
     beyond = part - least[:, None]
     beyond[part >= FORBIDDEN] = 0
     return beyond
-
-
-def _change(v: Variables, amounts: Times, index: int, most: int) -> Conditional:
-    """Return the price of a change of layout in one column."""
-    edge = v.tables.instance.form_edges[index]
-    same, price = v.together(edge.source, edge.consumer), Conditional(v, f"change[{index}]", most)
-    for (c, s), one in v.state[edge.source].items():
-        for (d, t), other in v.state[edge.consumer].items():
-            if d in v.priced(c):
-                price.at_least(int(amounts[d, s, t]), [one, other, same])
-    return price
 
 
 def _at_end(v: Variables, beyond: list[Expression], k: int, most: int, constraints: Constraints) -> Expression:

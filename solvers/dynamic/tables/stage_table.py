@@ -20,7 +20,6 @@ import numpy as np
 from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Tables, Times
 from pipecut.formulation.problem.groups import GroupKind
-from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.chains import Chains, Chosen, ExactRow
@@ -118,11 +117,6 @@ class StageTable:
         """The cost tables, with a row for each atom."""
         return self.atoms.times.tables
 
-    @property
-    def instance(self) -> Instance:
-        """The instance on which plans are priced."""
-        return self.tables.instance
-
     def ends(self, slot: int, threshold_ns: int) -> Times:
         """Return the furthest ends by kind and first atom, as ``StageLimits.ends``; nearer where a row is known.
 
@@ -142,7 +136,7 @@ class StageTable:
         kind_of = {kind: at for at, kind in enumerate(self.tables.kinds)}
         filled: list[Stage] = []
         for index, stage in enumerate(plan.stages):
-            slot, kind = len(plan) - 1 - index, kind_of[GroupKind.of(self.instance, stage.group)]
+            slot, kind = len(plan) - 1 - index, kind_of[GroupKind.of(self.tables.instance, stage.group)]
             found = self._forms(slot, kind, stage.span, threshold_ns)
             if found is None:
                 self._refuse(slot, kind, stage.span, threshold_ns)
