@@ -40,7 +40,7 @@ from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.catalogue import REDUCED, is_reduced
-from pipecut.solvers.reduce.by_count import TRIED, ByCount
+from pipecut.solvers.reduce.by_count import TRIED, ByCount, Open
 from pipecut.solvers.reduce.counted import CountedStages
 from pipecut.solvers.reduce.grids import GridFound, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
@@ -139,11 +139,14 @@ class _Work(ByCount):
         self.bound = max(self.bound, top.bound)
         return False
 
-    def _question(self, lo: int, hi: int, numbers: tuple[int, int]) -> PricedQuestion:
+    def _question(self, lo: int, hi: int) -> PricedQuestion:
         beside = self.micro_batches * (lo + 1)
         return PricedQuestion(
-            lambda _: ((Option(0, 0, 0, 0),),), lo, hi, FORBIDDEN // 2, False, beside, (0,), numbers
+            lambda _: ((Option(0, 0, 0, 0),),), lo, hi, FORBIDDEN // 2, False, beside, (0,), self.numbers
         )
+
+    def _exactly(self, question: PricedQuestion, one: Open) -> Open | None:
+        return one
 
     def _ask(self, question: PricedQuestion, price: int) -> PricedAnswer | None:
         found, total = ByCount._ask(self, question, 1), self.stages.line.devices
@@ -246,7 +249,7 @@ def _search(
     search = ByCount.of(stages, partial(value_of, instance), upper)
     if path is LeastStep.EXECUTED:
         return search
-    counted = CountedStages.of(stages, stages.least, stages.final, stages.weigh, stages.settle)
+    counted = CountedStages.of(stages, stages.least, stages.most, stages.weigh, stages.settle)
     return (ByCount if path is LeastStep.FLOW else _Work)(
         stages=counted,
         micro_batches=search.micro_batches if goal in WHOLE_STEP else 1,

@@ -3,8 +3,8 @@
 Plans whose slowest stage takes more than ``lo`` and at most ``hi`` are bounded by the programme of
 ``solvers.reduce.priced`` at the price of a device that makes the bound largest: it is concave in the price, so two
 answers, one with more devices than there are and one with fewer, tell where to ask next. Intervals are halved, the
-one that promises least first; then plans are told apart by their numbers of stages, each of which has a price of
-its own. Answers whose stages stand on the line as they are, one behind the other, are plans.
+one that promises least first; in short ones suffixes are told apart by their devices
+(``solvers.reduce.by_devices``). Answers whose stages stand on the line, one behind the other, are plans.
 
 The *slowest stage* is the one whose least time is the longest when nothing is open any more. What has its last
 value by now is slowest only if that is more than ``lo``; anything else may still come to it, and counts so.
@@ -25,21 +25,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pipecut.formulation.limits import Deadline
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.reduce.by_devices import DeviceSums
 from pipecut.solvers.reduce.counted import CountedStages
 from pipecut.solvers.reduce.first_stages import ExecutedStages
 from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion, PricedSums
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.stages import ReducedStages
-from pipecut.solvers.reduce.sums import Numbers
 
 FINE = 1 << 11
 """Intervals are halved until they are no longer than such a part of where they begin."""
@@ -55,19 +52,24 @@ WIDE = 16
 """From so many micro-batches on plans of as many stages are bounded by all of the last ones."""
 STARTS = (120, 150)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""
+PART = 64
+"""Plans are looked for exactly that take more than the bound by no more than such a part of it."""
+MANY = 300_000
+"""That goes on while fewer stages were looked at, each with all that may be behind it."""
 TRIED = 40
 """So many plans are priced at most."""
 
 
 @dataclass(order=True, slots=True)
-class _Open:
+class Open:
+    """An interval: its bound, the price that makes it, its answer's stages, and what these are likely to take."""
+
     bound: int
     lo: int = field(compare=False)
     hi: int = field(compare=False)
-    numbers: tuple[int, int] = field(compare=False)
     price: int = field(compare=False)
-    cells: tuple[Cell, ...] = field(compare=False)
-    """Numbers of stages, from the first to the second; the price that makes the bound, and its answer's stages."""
+    cells: tuple[Cell, ...] = field(default=(), compare=False)
+    promised: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class ByCount:
     plan: Plan | None = None
     best: int = FORBIDDEN
     asked: int = 0
-    _open: list[_Open] = field(default_factory=list)
+    _open: list[Open] = field(default_factory=list)
     _seen: set[tuple[Cell, ...]] = field(default_factory=set)
     _promised: list[tuple[int, list[Cell]]] = field(default_factory=list)
 
@@ -102,14 +104,22 @@ class ByCount:
     def of(stages: ReducedStages, price: Callable[[Plan], int | None], upper: int) -> ByCount:
         """Search for the step of these stages: as executed where they count the time of passes alone."""
         many, deadline, takes = stages.word.short.training.micro_batches, stages.deadline, partial(_taken, stages)
-        of = _Executed(stages) if stages.each else stages
-        counted = CountedStages.of(stages, of.least, of.final, of.weigh, of.settle)
+        of, ended = stages, None
+        if stages.each:
+            of = ExecutedStages(stages)
+            ended = of.ended
+        counted = CountedStages.of(stages, of.least, of.most, of.weigh, of.settle, ended)
         return ByCount(counted, many, stages.each, of.plan, takes, price, deadline, upper)
 
     @property
     def most(self) -> int:
         """Return the value that a plan has to be below to be of use."""
         return min(self.upper, self.best)
+
+    @property
+    def promise(self) -> int:
+        """Return what the plans are likely to take at least that are still looked for."""
+        return min((one.promised for one in self._open), default=self.bound)
 
     def first_plans(self) -> None:
         """Price plans whose stages take little more than all devices need.
@@ -121,16 +131,16 @@ class ByCount:
             if self.most < KNOWN * self.micro_batches * pace:
                 return
             limit = min(pace * percent // 100, self.most // self.micro_batches)
-            self._bounded(-1, limit, (1, self.stages.most), self.most // self.stages.line.devices)
+            self._bounded(-1, limit, self.most // self.stages.line.devices)
             self._try_best()
 
     def begin(self) -> None:
         """Open all plans whose slowest stage takes no more than is of use."""
         # Any stage runs as many passes as there are micro-batches.
         hi, price = self.most // self.micro_batches, self.most // self.stages.line.devices
-        least, (fewest, most) = self.stages.pace_ns(), self.numbers
-        whole = _Open(self.micro_batches * least, least - 1, hi, (fewest, min(most, self.stages.most)), price, ())
-        self._open = [whole] if least <= hi and fewest <= whole.numbers[1] else []
+        least = self.stages.pace_ns()
+        whole = Open(self.micro_batches * least, least - 1, hi, price)
+        self._open = [whole] if least <= hi and self.numbers[0] <= self.stages.most else []
 
     def step(self) -> bool:
         """Halve the interval that promises least; tell whether anything is left to do."""
@@ -141,23 +151,17 @@ class ByCount:
         self.bound = max(self.bound, top.bound)
         narrow, fine = (top.hi - top.lo <= max(0, top.lo) // part + 1 for part in (NARROW, FINE))
         if narrow and self._closer(top):
-            self._put(top.lo, top.hi, top.numbers, top)
+            self._put(top.lo, top.hi, top)
             return True
-        (fewest, most), middle = top.numbers, (top.lo + top.hi) // 2
-        if fine and fewest == most:
+        if fine:
             heapq.heappush(self._open, top)
             return False
-        if not fine:
-            for lo, hi in ((top.lo, middle), (middle, top.hi)):
-                self._put(lo, hi, top.numbers, top)
-            return True
-        own = len(top.cells)
-        for numbers in ((fewest, own - 1), (own, own), (own + 1, most)):
-            if numbers[0] <= numbers[1]:
-                self._put(top.lo, top.hi, numbers, top)
+        middle = (top.lo + top.hi) // 2
+        for lo, hi in ((top.lo, middle), (middle, top.hi)):
+            self._put(lo, hi, top)
         return True
 
-    def _closer(self, one: _Open) -> bool:
+    def _closer(self, one: Open) -> bool:
         """Settle the stages of an answer, and a little beyond its interval; tell whether anything changed.
 
         Its plan is made of other stages then.
@@ -168,9 +172,9 @@ class ByCount:
             self._seen.discard(one.cells)
         return changed
 
-    def _put(self, lo: int, hi: int, numbers: tuple[int, int], of: _Open) -> None:
+    def _put(self, lo: int, hi: int, of: Open) -> None:
         """Keep a part of an interval if a plan of it may be of use."""
-        found = self._bounded(lo, hi, numbers, of.price)
+        found = self._bounded(lo, hi, of.price)
         if found is not None and found.bound < self.most:
             found.bound = max(of.bound, found.bound, self.micro_batches * (lo + 1))
             heapq.heappush(self._open, found)
@@ -185,17 +189,18 @@ class ByCount:
             self._try(min(new, key=lambda one: one[0])[1])
         self._promised = []
 
-    def _bounded(self, lo: int, hi: int, numbers: tuple[int, int], price: int) -> _Open | None:
+    def _bounded(self, lo: int, hi: int, price: int) -> Open | None:
         """Return an interval with its largest bound; None where no plan is of use."""
-        question, total = self._question(lo, hi, numbers), self.stages.line.devices
-        added = 0 if self.executed else question.beside
+        question, total = self._question(lo, hi), self.stages.line.devices
+        added = question.more[0]
         # Sums less the price of all devices may be below nothing: any answer is better than none.
-        best, few, many = _Open(-FORBIDDEN, lo, hi, numbers, price, ()), None, None
+        best, few, many = Open(-FORBIDDEN, lo, hi, price), None, None
         for _ in range(PRICES):
             found = self._ask(question, price)
             if found is None:
                 return None
-            best = max(best, _Open(found.value + added, lo, hi, numbers, price, found.cells))
+            promised = self._promised_by(found) + price * max(0, found.devices - total)
+            best = max(best, Open(found.value + added, lo, hi, price, found.cells, promised))
             if found.devices > total:
                 many = price, found
             else:
@@ -208,31 +213,70 @@ class ByCount:
             price, most = _crossed(many, few, total)
             if most + added - best.bound <= self.most // CLOSE or not many[0] < price < few[0]:
                 break
-        return best
+        return best if hi - lo > max(0, lo) // NARROW + 1 else self._exactly(question, best)
+
+    def _exactly(self, question: PricedQuestion, one: Open) -> Open | None:
+        """Return an interval with the bound of plans on no more devices than there are; None where none is of use.
+
+        Plans are looked for that take little more than the bound, then a little more, while these are few.
+        """
+        joined = 0
+        while joined < MANY:
+            if one.bound >= self.most:
+                return None
+            budget = min(question.budget, one.bound + one.bound // PART)
+            within = replace(question, budget=budget)
+            sums = PricedSums.of(self.stages, within, self._payable(within, one.price))
+            found = None
+            if sums.least() is not None:
+                devices = DeviceSums.of(sums, self.deadline)
+                found, joined = devices.least(), joined + devices.joined
+            if found is not None:
+                self._promise(found)
+                bound = max(one.bound, found.value + question.more[0])
+                return replace(one, bound=bound, cells=found.cells, promised=self._promised_by(found))
+            one = replace(one, bound=max(one.bound, budget + 1))
+        return one
+
+    def _payable(self, question: PricedQuestion, price: int) -> int:
+        return min(price, (FORBIDDEN - 1 - question.budget) // self.stages.line.devices)
 
     def _ask(self, question: PricedQuestion, price: int) -> PricedAnswer | None:
         self.asked += 1
         self.deadline.check()
-        price = min(price, (FORBIDDEN - 1 - question.budget) // self.stages.line.devices)
-        found = PricedSums.of(self.stages, question, price).least()
+        found = PricedSums.of(self.stages, question, self._payable(question, price)).least()
         if found is not None and found.devices <= self.stages.line.devices:
-            promised = found.total + (self.micro_batches - 1) * found.slowest
-            if promised < self.most and self.stages.fits(list(found.cells)):
-                self._promised.append((promised, list(found.cells)))
+            self._promise(found)
         return found
 
-    def _question(self, lo: int, hi: int, numbers: tuple[int, int]) -> PricedQuestion:
+    def _promised_by(self, found: PricedAnswer) -> int:
+        return found.total + (self.micro_batches - 1) * found.slowest
+
+    def _promise(self, found: PricedAnswer) -> None:
+        """Keep an answer that may be a plan of use."""
+        promised = self._promised_by(found)
+        if promised < self.most and self.stages.fits(list(found.cells)):
+            self._promised.append((promised, list(found.cells)))
+
+    def _question(self, lo: int, hi: int) -> PricedQuestion:
         many, most = self.micro_batches, self.stages.most
         if not self.executed:
             beside = (many - 1) * (lo + 1)
             return PricedQuestion(
-                lambda _: ((Option(1, 0, 0, 1),),), lo, hi, self.most - 1, self.bounded, beside, (beside,), numbers
+                lambda _: ((Option(1, 0, 0, 1),),),
+                lo,
+                hi,
+                self.most - 1,
+                self.bounded,
+                beside,
+                (beside,),
+                self.numbers,
             )
         # The mean of both ways through a stage, and that of those through one that has fewer micro-batches.
         beside = (2 * (many - 1) - min(most - 1, many - 1)) * (lo + 1) // 2
         alone = 0 if many >= self.wide else (many - 1) * (lo + 1) // 2
         more = (0, max(0, many - most) * (lo + 1), alone)
-        return PricedQuestion(self._phases, lo, hi, self.most - 1, False, beside, more, numbers)
+        return PricedQuestion(self._phases, lo, hi, self.most - 1, False, beside, more, self.numbers, many)
 
     def _phases(self, slot: int) -> tuple[tuple[Option, ...], ...]:
         """Return what stages may be as executed: the slowest or before it; behind it twice, or once."""
@@ -261,44 +305,6 @@ class ByCount:
         value = None if plan is None else self.price(plan)
         if value is not None and value < self.most:
             self.plan, self.best = plan, value
-
-
-@dataclass(slots=True)
-class _Executed:
-    """Stages as executed; what first stages do once a step counts from the first time that something is closer."""
-
-    passes: ReducedStages
-    _whole: ExecutedStages | None = None
-
-    @property
-    def whole(self) -> ExecutedStages:
-        """Return them with first stages priced."""
-        if self._whole is None:
-            self._whole = ExecutedStages.of(self.passes)
-        return self._whole
-
-    def least(self, seat: int, slot: int) -> Numbers:
-        """Return ``[first atom, atom behind the last]``: the least times that count."""
-        return self.passes.least(seat, slot) if self._whole is None else self._whole.least(seat, slot)
-
-    def final(self, seat: int, slot: int) -> NDArray[np.bool_]:
-        """Return ``[first atom, atom behind the last]``: whether a least time will rise no more."""
-        found = (self._whole or self.passes).final(seat, slot).copy()
-        found[0] &= self._whole is not None
-        return found
-
-    def weigh(self, slot: int) -> bool:
-        """Bring the least times of stages in a slot closer; tell whether that changed anything."""
-        new = self._whole is None
-        return any([new, *(one.weigh(slot) for one in (self.whole.passes, self.whole.charged))])
-
-    def settle(self, cell: Cell, slot: int, limit: int) -> bool:
-        """Price a stage exactly as far as it may be below a limit; tell whether anything changed."""
-        return self.whole.settle(cell, slot, limit)
-
-    def plan(self, cells: Sequence[Cell]) -> Plan | None:
-        """Return the plan of some cells, first to last; None where one has no stage that fits."""
-        return self.whole.plan(cells)
 
 
 def _taken(stages: ReducedStages, cell: Cell, slot: int) -> int | None:

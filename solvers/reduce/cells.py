@@ -75,6 +75,12 @@ def _priced(weights: ByteWeights, prices: Numbers, in_flight: Sequence[int]) -> 
     )
 
 
+def _at_once(charged: Numbers, each: Numbers, micro_batches: int) -> Numbers:
+    """Return times with all of what is charged to so many micro-batches, each of which was rounded up."""
+    once = np.maximum(0, micro_batches * (np.minimum(charged, NO_SUM >> 8) - each) - micro_batches + 1)
+    return np.where(charged < FORBIDDEN, each + once, charged)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Nodes:
     """Runs of atoms by what they are made of: ``at[i, j]`` is the node of the stage from atom i to atom j - 1.
@@ -188,6 +194,7 @@ class Cells:
     working: Numbers
     growth: AtomGrowth
     _slots: dict[int, Numbers] = field(default_factory=dict)
+    _most: dict[int, Numbers] = field(default_factory=dict)
     _weighed: dict[int, tuple[RecomputeCase, ...]] = field(default_factory=dict)
 
     @property
@@ -219,6 +226,17 @@ class Cells:
         only = FIRST if first else None
         return Cells._of(self.word, self.tables, self.held, deadline, each=False, few=self.few, only=only)
 
+    def ending(self, deadline: Deadline = NEVER) -> Cells:
+        """Return the cells of the same kinds with all of what is done once a step in their times.
+
+        Bytes are not weighed against these.
+        """
+        many, tables = self.word.short.training.micro_batches, self.tables
+        inside = _at_once(tables.inside, tables.each, many)
+        copies = {ends: _at_once(one, tables.copies_each[ends], many) for ends, one in tables.copies.items()}
+        whole, part = replace(tables, inside=inside, copies=copies), many.bit_length()
+        return Cells._of(self.word, whole, self.held, deadline, each=False, few=True, part=part)
+
     @staticmethod
     def weighed(
         word: Word, priced: PricedPasses, often: Numbers, stage: tuple[int, int], deadline: Deadline
@@ -237,6 +255,7 @@ class Cells:
         each: bool,
         only: tuple[int, int] | None = None,
         few: bool = False,
+        part: int = 0,
     ) -> Cells:
         instance = word.short
         known = programs(tables, held, word.short_space)
@@ -246,12 +265,12 @@ class Cells:
         if only is not None:
             nodes = nodes.of_stage(only[0], only[1] if only != FIRST else len(word.of_atom))
         alike = alike_forms(tables, held)
-        scale = scale_of(word.whole) if only is None or only == FIRST else 1
+        scale = max(1, scale_of(word.whole) >> part) if only is None or only == FIRST else 1
         # No stage has more in flight than there are micro-batches.
         many = [one for one in IN_FLIGHT if held is not None and one <= instance.training.micro_batches]
         weights = _plain(len(tables.kinds), scale, many, each=each)
         octaves = np.zeros((0, len(tables.kinds)), dtype=np.int64)
-        if held is not None:
+        if held is not None and not part:
             plain = AtomGrowth(LayerSums(tables, held, weights, known, alike), nodes, lending, word)
             octaves = plain.prices(deadline)
             weights = _priced(weights, octaves[::FEWER] if few else octaves, many)
@@ -271,6 +290,31 @@ class Cells:
                 [self._of_case(at, in_flight) for at in range(len(self.cases))]
             )
         return self._slots[in_flight]
+
+    def most(self, in_flight: int) -> Numbers:
+        """Return ``[kind, node]``: what the fastest stage that fits takes at most; FORBIDDEN: nothing is known.
+
+        What weighs least at some price fits if that leaves it no more bytes than there are. Kinds whose atoms may
+        be computed again one by one weigh less than any of their stages, so nothing is known of them.
+        """
+        if self.held is None:
+            return self.least(in_flight)
+        if in_flight not in self._most:
+            self._most[in_flight] = self._most_of(in_flight, self.held)
+        return self._most[in_flight]
+
+    def _most_of(self, in_flight: int, held: MemoryTables) -> Numbers:
+        weights, sums = self.weights, self.cases[0].sums
+        room = self.room(in_flight) + self.working - self.growth.working(most=True)
+        found = np.full_like(room, FORBIDDEN)
+        for at in np.flatnonzero(weights.time[:, 0])[1:]:
+            price, many = weights.once[at][:, None], int(weights.stash[at, 0] // weights.once[at, 0])
+            bytes_ = np.minimum((sums[at] - sums[FAST]) // price, MOST_BYTES)
+            fits = (sums[at] < NO_SUM) & (bytes_ * max(in_flight, many) // many <= room)
+            least = price * np.minimum(sums[LEAN + IN_FLIGHT.index(many)], MOST_BYTES)
+            found = np.where(fits, np.minimum(found, (sums[at] - least) // weights.scale), found)
+        found[[*held.recomputing]] = FORBIDDEN
+        return np.maximum(found, self.least(in_flight))
 
     def weigh(self, in_flight: int, deadline: Deadline = NEVER) -> bool:
         """Weigh bytes of the stash for exactly so many micro-batches in flight; tell whether that is new.
@@ -418,13 +462,17 @@ class AtomGrowth:
             found[:, :, node] = grown.sums.min(axis=tuple(range(len(live)))) if live else grown.sums
         return found
 
-    def working(self) -> Numbers:
-        """Return the least largest working set ``[kind, node]``."""
+    def working(self, *, most: bool = False) -> Numbers:
+        """Return ``[kind, node]``: the largest working set at least, or at most if no atom is computed again."""
         held = self.sums.held
         if held is None:
             return np.zeros((len(self.sums.tables.kinds), len(self.nodes.parent)), dtype=np.int64)
-        least, ends = held.least(held.working_set), list(self.word.short_space.atoms())
-        by_atom = np.stack([least[:, first:stop].max(axis=1) for first, stop in ends], axis=1)
+        by_layer, ends = held.least(held.working_set), list(self.word.short_space.atoms())
+        if most:
+            by_layer = held.working_set.max(axis=2, where=held.possible, initial=0)
+            for (_, layer), copies in held.copies.items():
+                by_layer[:, layer] += copies.working_set.max(axis=1)
+        by_atom = np.stack([by_layer[:, first:stop].max(axis=1) for first, stop in ends], axis=1)
         found = by_atom[:, self.nodes.atom]
         for node, parent in enumerate(self.nodes.parent):
             if parent >= 0:

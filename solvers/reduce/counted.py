@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.solvers.reduce.line import SeatLine
@@ -40,24 +39,28 @@ class CountedStages:
     joint_of: Numbers
     in_flight: Callable[[int], int]
     _priced: Least
-    _final: Callable[[int, int], NDArray[np.bool_]]
+    _most: Least
     _weigh: Callable[[int], bool]
     _settle: Callable[[Cell, int, int], bool]
+    _ended: Least | None = None
     _known: dict[int, Numbers] = field(default_factory=dict)
-    _finals: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    _ends: dict[int, Numbers] = field(default_factory=dict)
+    _mosts: dict[int, Numbers] = field(default_factory=dict)
     _apart: set[int] = field(default_factory=set)
 
     @staticmethod
     def of(
         stages: ReducedStages,
         least: Least,
-        final: Callable[[int, int], NDArray[np.bool_]],
+        most: Least,
         weigh: Callable[[int], bool],
         settle: Callable[[Cell, int, int], bool],
+        ended: Least | None = None,
     ) -> CountedStages:
-        """Sort the seats of a line by size; ``least`` are the times that count, ``final`` those that stay.
+        """Sort the seats of a line by size; ``least`` are the times that count, ``most`` what they may come to.
 
-        ``weigh`` brings those of a slot closer, ``settle`` that of a stage. Cost: places of the line times pairs
+        ``weigh`` brings those of a slot closer, ``settle`` that of a stage. ``ended`` are times with
+        all that is done once a step. Cost: places of the line times pairs
         of sizes, in numpy.
         """
         line, firsts = stages.line, stages.firsts()
@@ -69,7 +72,7 @@ class CountedStages:
         rows, of = np.unique(whole.reshape(len(whole), -1), axis=0, return_inverse=True)
         joints = rows.reshape(-1, *whole.shape[1:]), of.reshape(-1)
         return CountedStages(
-            line, stages.atoms, devices, seats, *joints, stages.in_flight, least, final, weigh, settle
+            line, stages.atoms, devices, seats, *joints, stages.in_flight, least, most, weigh, settle, ended
         )
 
     @property
@@ -84,12 +87,16 @@ class CountedStages:
         """
         key = self.like(slot)
         if key not in self._known:
-            found = np.full((len(self.devices), self.atoms + 1, self.atoms + 1), FORBIDDEN, dtype=np.int64)
-            for size, seats in enumerate(self.seats):
-                for seat in seats:
-                    np.minimum(found[size], self._priced(seat, key), out=found[size])
-            self._known[key] = found
+            self._known[key] = self._of_sizes(self._priced, key)
         return self._known[key]
+
+    def _of_sizes(self, by_seat: Least, slot: int) -> Numbers:
+        """Return ``[size, first atom, atom behind the last]``: the least of the seats of a size."""
+        found = np.full((len(self.devices), self.atoms + 1, self.atoms + 1), FORBIDDEN, dtype=np.int64)
+        for size, seats in enumerate(self.seats):
+            for seat in seats:
+                np.minimum(found[size], by_seat(seat, slot), out=found[size])
+        return found
 
     def pace_ns(self) -> int:
         """Return what the slowest stage of any plan takes at least.
@@ -101,21 +108,28 @@ class CountedStages:
         whole = int(sums_before(work, np.zeros(len(work), dtype=np.int64))[-1])
         return -(-whole // self.line.devices) if whole < FORBIDDEN else 0
 
-    def final(self, slot: int) -> NDArray[np.bool_] | None:
-        """Return ``[size, first atom, atom behind the last]``: whether the least time of a stage rises no more.
+    def ended_ns(self, slot: int) -> Numbers:
+        """Return ``[size, first atom, atom behind the last]``: a pair of passes and what is done behind the last.
 
-        None where all may, as it is that of another slot.
+        Times by the formula have that in them.
         """
-        if self.like(slot) != slot:
-            return None
-        if slot not in self._finals:
-            least = self.least(slot)
-            found = np.zeros_like(least, dtype=np.bool_)
-            for size, seats in enumerate(self.seats):
-                for seat in seats:
-                    found[size] |= self._final(seat, slot) & (self._priced(seat, slot) <= least[size])
-            self._finals[slot] = found
-        return self._finals[slot]
+        if self._ended is None:
+            return self.least(slot)
+        key = self.like(slot)
+        if key not in self._ends:
+            self._ends[key] = self._of_sizes(self._ended, key)
+        return self._ends[key]
+
+    def most_ns(self, slot: int) -> Numbers:
+        """Return ``[size, first atom, atom behind the last]``: what least times of a slot will come to at most.
+
+        Far from the end that of a slot a little further from it, where no stage takes less.
+        """
+        many = self.in_flight(slot)
+        key = (many if many - 1 in self._apart else _rounded_up(many)) - 1
+        if key not in self._mosts:
+            self._mosts[key] = self._of_sizes(self._most, key)
+        return self._mosts[key]
 
     def closer(self, cells: Sequence[Cell], limit: int) -> bool:
         """Bring the least times of stages closer, wherever they stand; tell whether that changed anything.
@@ -130,9 +144,10 @@ class CountedStages:
         # What takes as long in two slots does so in all that lie between.
         order = sorted(slots, key=lambda slot: (-((slot + 1) & -(slot + 1)), slot))
         changed = [self._settled(cells[-1 - slot], slot, limit) for slot in (*slots[:1], *order)]
-        self._finals.clear()
+        self._mosts.clear()
         if new or any(changed):
             self._known.clear()
+            self._ends.clear()
         return new or any(changed)
 
     def _settled(self, cell: Cell, slot: int, limit: int) -> bool:
@@ -169,6 +184,12 @@ def _rounded(many: int) -> int:
     """Return a number with its first FEW bits alone."""
     less = max(0, many.bit_length() - FEW)
     return many >> less << less
+
+
+def _rounded_up(many: int) -> int:
+    """Return the next number that has its first FEW bits alone."""
+    less = max(0, many.bit_length() - FEW)
+    return -(-many >> less) << less
 
 
 def _crossing(line: SeatLine) -> Numbers:

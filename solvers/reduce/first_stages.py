@@ -2,7 +2,7 @@
 
 A step ends when the first stage has summed its gradients, so what that stage does once a step comes behind either
 way through it (``solvers.reduce.executed.slowest``). It counts as far as its pairs do: charged to M micro-batches,
-less the nanosecond of each layer that this is rounded up.
+less the nanosecond of each layer that this is rounded up. Where another stage is the slowest, all of it counts.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
@@ -23,44 +21,50 @@ from pipecut.solvers.reduce.sums import Numbers
 
 @dataclass(slots=True)
 class ExecutedStages:
-    """Stages by the time of their passes alone; first stages with what they do once a step, charged to these."""
+    """Stages by the time of their passes alone; with what they do once a step charged to these, or whole.
+
+    What is done once a step counts from the first time that something is brought closer.
+    """
 
     passes: ReducedStages
-    charged: ReducedStages
-
-    @staticmethod
-    def of(passes: ReducedStages) -> ExecutedStages:
-        """Price first stages too. Cost: their cells."""
-        return ExecutedStages(passes, passes.charged(first=True))
+    _priced: tuple[ReducedStages, ReducedStages] | None = None
 
     @property
-    def line(self) -> SeatLine:
-        """Return the seats of the cluster."""
-        return self.passes.line
+    def charged(self) -> ReducedStages:
+        """Return first stages with what they do once a step charged. Cost: their cells, the first time."""
+        return self._once()[0]
 
-    @property
-    def atoms(self) -> int:
-        """Return the number of atoms."""
-        return self.passes.atoms
-
-    @property
-    def micro_batches(self) -> int:
-        """Return the number of micro-batches of a step."""
-        return self.passes.word.short.training.micro_batches
+    def _once(self) -> tuple[ReducedStages, ReducedStages]:
+        if self._priced is None:
+            self._priced = self.passes.charged(first=True), self.passes.ending()
+        return self._priced
 
     def least(self, seat: int, slot: int) -> Numbers:
         """Return ``[first atom, atom behind the last]``: the least time that counts; FORBIDDEN where none fits."""
+        if self._priced is None:
+            return self.passes.least(seat, slot)
         found, charged = self.passes.least(seat, slot).copy(), self.charged.least(seat, slot)[0]
         # Each layer of a stage is charged with less than a nanosecond too much.
         less = np.where(charged < FORBIDDEN, charged - np.array(self.passes.word.space.places), FORBIDDEN)
         found[0] = np.maximum(found[0], less)
         return found
 
-    def final(self, seat: int, slot: int) -> NDArray[np.bool_]:
-        """Return ``[first atom, atom behind the last]``: whether a least time will rise no more."""
-        found = self.passes.final(seat, slot).copy()
-        found[0] &= self.charged.final(seat, slot)[0]
+    def ended(self, seat: int, slot: int) -> Numbers:
+        """Return ``[first atom, atom behind the last]``: a pair of passes and all that is done once a step."""
+        least = self.least(seat, slot)
+        return least if self._priced is None else np.maximum(least, self._priced[1].least(seat, slot))
+
+    def most(self, seat: int, slot: int) -> Numbers:
+        """Return ``[first atom, atom behind the last]``: what least times will come to at most."""
+        found = self.passes.most(seat, slot).copy()
+        more = FORBIDDEN if self._priced is None else self.charged.most(seat, slot)[0]
+        found[0] = np.maximum(found[0], more)
         return found
+
+    def weigh(self, slot: int) -> bool:
+        """Bring the least times of stages in a slot closer; tell whether that changed anything."""
+        new = self._priced is None
+        return any([new, *(one.weigh(slot) for one in (self.passes, self.charged))])
 
     def settle(self, cell: Cell, slot: int, limit: int) -> bool:
         """Price a stage exactly as far as it may be below a limit; tell whether anything changed."""

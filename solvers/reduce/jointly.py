@@ -114,12 +114,15 @@ class Jointly:
         self._learn(part)
 
     def _search(self) -> None:
-        """Go on with the part that promises least."""
+        """Go on with the part of the least bound, and in turn with the one whose plans are likely to be best."""
         while open_ := [one for one in self.parts if not one.done]:
             part = min(open_, key=lambda one: one.bound)
             if part.bound >= self.best:
                 return
             self._go_on(part)
+            begun = [one for one in open_ if one.begun and not one.done and one.bound < self.best]
+            if begun and all(one.begun for one in self.parts if one.bound < self.best):
+                self._go_on(min(begun, key=_likely))
 
     def _learn(self, part: _Part) -> None:
         search = part.search
@@ -153,3 +156,9 @@ class Jointly:
             bound=None if proof is Proof.INFEASIBLE else bound,
             seconds=seconds,
         )
+
+
+def _likely(part: _Part) -> int:
+    """Return what the plans of an instance are likely to take at least."""
+    search = part.search
+    return search.promise if isinstance(search, ByCount | InTurn) else part.bound

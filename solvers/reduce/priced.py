@@ -46,7 +46,7 @@ class PricedQuestion:
     They have at least the first and at most the second of ``numbers`` of stages.
     ``bounded``: boundaries take at most ``hi`` too. What a plan takes is at least the sum of its stages and
     boundaries, each once, and ``beside``; what is counted of a suffix in a phase, of the stages before it, and
-    ``more[phase]`` besides.
+    ``more[phase]`` besides. A suffix in phase 0 takes no less than any of its stages so many ``passes``.
     """
 
     phases: Phases
@@ -57,13 +57,15 @@ class PricedQuestion:
     beside: int
     more: tuple[int, ...]
     numbers: tuple[int, int]
+    passes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PricedAnswer:
     """The least sum at a price, how many devices its stages have, and these.
 
-    ``total`` is what they and the boundaries take one after another, ``slowest`` the longest that counts as such.
+    ``total`` is what they and the boundaries take one after another, with what the first one does once a step;
+    ``slowest`` is the longest that counts as such.
     """
 
     value: int
@@ -108,9 +110,9 @@ class PricedSums:
     front: Numbers
     crossing: Numbers
     useful: _Useful
-    _never: NDArray[np.bool_]
     _found: list[list[Numbers]] = field(default_factory=list)
     _taken: dict[int, Numbers] = field(default_factory=dict)
+    _ended: dict[int, Numbers] = field(default_factory=dict)
     _crossings: dict[int, Numbers] = field(default_factory=dict)
 
     @staticmethod
@@ -128,8 +130,7 @@ class PricedSums:
         most = min(question.budget - question.beside + price * stages.line.devices, FORBIDDEN - 1)
         useful = front[:, None] + cells + behind <= most
         runs = _Useful.of(useful)
-        never = np.zeros(len(runs.size), dtype=np.bool_)
-        return PricedSums(stages, question, price, front, crossing, runs, never)
+        return PricedSums(stages, question, price, front, crossing, runs)
 
     def least(self) -> PricedAnswer | None:
         """Return the least sum; None where no stages are within the budget.
@@ -142,9 +143,7 @@ class PricedSums:
         most = min(question.budget + self.price * self.stages.line.devices, FORBIDDEN - 1)
         fewest, most_stages = question.numbers
         for slot in range(min(self.stages.most, most_stages)):
-            times = self._times(slot)
-            final = self._final(slot)
-            made = [self._made(options, times, final) for options in question.phases(slot)]
+            made = [self._made(options) for options in question.phases(slot)]
             for row, more in zip(made, question.more, strict=True):
                 row[row + self.front + more > most] = FORBIDDEN
             if all((row >= FORBIDDEN).all() for row in made):
@@ -155,7 +154,7 @@ class PricedSums:
             return None
         return self._answer(values.index(min(values)))
 
-    def _times(self, slot: int) -> Numbers:
+    def times(self, slot: int) -> Numbers:
         """Return by run what a stage in a slot takes."""
         like, useful = self.stages.like(slot), self.useful
         if like not in self._taken:
@@ -163,40 +162,70 @@ class PricedSums:
             self._taken[like] = np.where(found > self.question.hi, FORBIDDEN, found)
         return self._taken[like]
 
-    def _final(self, slot: int) -> NDArray[np.bool_]:
-        """Tell by run whether what a stage in a slot takes will rise no more."""
-        found, useful = self.stages.final(slot), self.useful
-        return self._never if found is None else found[useful.size, useful.first, useful.stop]
+    @property
+    def slots(self) -> int:
+        """Return how many stages suffixes within the budget have at most."""
+        return len(self._found)
 
-    def _made(self, options: tuple[Option, ...], times: Numbers, final: NDArray[np.bool_]) -> Numbers:
+    @property
+    def never(self) -> int:
+        """Return what is counted of no stage."""
+        return FORBIDDEN
+
+    def counted(self, option: Option, slot: int) -> Numbers:
+        """Return by run what is counted of a stage in a slot.
+
+        First stages that are not the slowest count with all that they do once a step; stages that will never take
+        more than ``lo`` are not the slowest.
+        """
+        times, useful = self.times(slot), self.useful
+        if not option.halves:
+            own = self._whole(slot) if option.own == 1 else times
+            return np.where(times < FORBIDDEN, option.own * own, FORBIDDEN)
+        longer = np.maximum(times, self.question.lo + 1)
+        short = self.stages.most_ns(slot)[useful.size, useful.first, useful.stop] <= self.question.lo
+        never = (times >= FORBIDDEN) | short
+        return np.where(never, FORBIDDEN, option.own * times + option.halves * longer // 2)
+
+    def _whole(self, slot: int) -> Numbers:
+        """Return by run what a stage in a slot takes, with all that first ones do once a step."""
+        return np.where(self.useful.first == 0, self.ended(slot), self.times(slot))
+
+    def ended(self, slot: int) -> Numbers:
+        """Return by run what a stage in a slot takes with all that it does once a step."""
+        like, useful = self.stages.like(slot), self.useful
+        if like not in self._ended:
+            self._ended[like] = self.stages.ended_ns(slot)[useful.size, useful.first, useful.stop]
+        return self._ended[like]
+
+    def ends(self, first: Cell, slot: int) -> int:
+        """Return what a first stage does once a step beside its passes."""
+        rows = self.stages.ended_ns(slot), self.stages.least(slot)
+        ended, passes = (int(row[first.size, 0, first.stop]) for row in rows)
+        return ended - passes
+
+    def _made(self, options: tuple[Option, ...]) -> Numbers:
         """Return ``[size, atom]``: the least suffixes in a phase with a stage more."""
         useful, slot = self.useful, len(self._found)
         made = np.full((len(self.stages.devices), self.stages.atoms + 1), FORBIDDEN, dtype=np.int64)
         sizes, firsts = useful.size[useful.row], useful.first[useful.row]
         for option in options:
-            behind = self._behind(option, slot)[useful.size, useful.stop]
-            sums = np.minimum.reduceat(self._counted(option, times, final) + behind, useful.row)
+            behind = self.behind(option, slot)[useful.size, useful.stop]
+            sums = np.minimum.reduceat(self.counted(option, slot) + behind, useful.row)
             made[sizes, firsts] = np.minimum(made[sizes, firsts], sums)
         return np.minimum(made + self.price * self.stages.devices[:, None], FORBIDDEN)
 
-    def _counted(self, option: Option, times: Numbers, final: NDArray[np.bool_]) -> Numbers:
-        """Return what stages count that take such times; final ones are the slowest above ``lo`` alone."""
-        if not option.halves:
-            return option.own * times if option.own else np.where(times < FORBIDDEN, 0, FORBIDDEN)
-        longer = np.maximum(times, self.question.lo + 1)
-        never = (times >= FORBIDDEN) | (final & (times <= self.question.lo))
-        return np.where(never, FORBIDDEN, option.own * times + option.halves * longer // 2)
-
-    def _behind(self, option: Option, slot: int) -> Numbers:
+    def behind(self, option: Option, slot: int) -> Numbers:
         """Return ``[size, atom]``: what is behind a stage of a size in a slot, with the boundary."""
         if not slot:
             rest = np.full((len(self.stages.devices), self.stages.atoms + 1), FORBIDDEN, dtype=np.int64)
             rest[:, -1] = 0
             return rest
-        sums = self._found[slot - 1][option.rest][None] + self._crossed(option)
+        sums = self._found[slot - 1][option.rest][None] + self.crossed(option)
         return np.minimum(sums.min(axis=1), FORBIDDEN)[self.stages.joint_of]
 
-    def _crossed(self, option: Option) -> Numbers:
+    def crossed(self, option: Option) -> Numbers:
+        """Return ``[joint, size, atom]``: what boundaries count."""
         often = option.crossed
         if often not in self._crossings:
             self._crossings[often] = np.where(self.crossing < FORBIDDEN, often * self.crossing, FORBIDDEN)
@@ -214,11 +243,12 @@ class PricedSums:
             slowest, total, atom, phase = max(slowest, time), total + time, stop, option.rest
             if at:
                 joint = int(self.stages.joint_of[size])
-                after = self._found[at - 1][phase][:, atom] + self._crossed(option)[joint, :, atom]
+                after = self._found[at - 1][phase][:, atom] + self.crossed(option)[joint, :, atom]
                 size = int(after.argmin())
                 crossed = int(self.crossing[joint, size, atom])
                 total += crossed
                 slowest = max(slowest, crossed) if self.question.bounded else slowest
+        total += self.ends(cells[0], slot)
         value = int(best.min()) - self.price * self.stages.line.devices
         return PricedAnswer(value, x, tuple(cells), slowest, total)
 
@@ -230,10 +260,9 @@ class PricedSums:
         phase, slot = where
         value = int(self._found[slot][phase][size, atom]) - self.price * int(self.stages.devices[size])
         runs = self.useful.of_row(size, atom)
-        stops, times = self.useful.stop[runs], self._times(slot)[runs]
-        final = self._final(slot)[runs]
+        stops, times = self.useful.stop[runs], self.times(slot)[runs]
         for option in self.question.phases(slot)[phase]:
-            row = self._counted(option, times, final) + self._behind(option, slot)[size, stops]
+            row = self.counted(option, slot)[runs] + self.behind(option, slot)[size, stops]
             made = np.flatnonzero(row == value)
             if len(made):
                 return option, int(stops[made[0]]), int(times[made[0]])

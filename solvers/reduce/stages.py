@@ -8,7 +8,7 @@ time found exactly (``solvers.reduce.exact``). A bound that rests on settled sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
@@ -105,11 +105,18 @@ class ReducedStages:
 
     def charged(self, *, first: bool = False) -> ReducedStages:
         """Return the same stages, or first ones, with what is done once a step charged to its micro-batches."""
+        return self._with(lambda cells: cells.charged(self.deadline, first=first))
+
+    def ending(self) -> ReducedStages:
+        """Return the same stages with all of what is done once a step in their times."""
+        return self._with(lambda cells: cells.ending(self.deadline))
+
+    def _with(self, made: Callable[[Cells], Cells]) -> ReducedStages:
         known: dict[int, Cells] = {}
         seats: dict[int, _Seat] = {}
         for seat, where in self._seats.items():
             if id(where.cells) not in known:
-                known[id(where.cells)] = where.cells.charged(self.deadline, first=first)
+                known[id(where.cells)] = made(where.cells)
             seats[seat] = _Seat(known[id(where.cells)], where.kinds)
         return ReducedStages(self.word, self.line, self.deadline, False, seats, set(self._true))
 
@@ -150,6 +157,17 @@ class ReducedStages:
             at = where.cells.nodes.at
             self._known[seat, in_flight] = np.where(at >= 0, least[at], FORBIDDEN)
         return self._known[seat, in_flight]
+
+    def most(self, seat: int, slot: int) -> Numbers:
+        """Return ``[first atom, atom behind the last]``: what least times come to at most; FORBIDDEN: unknown.
+
+        That of a stage that fits is no longer, where one is known.
+        """
+        if seat not in self._true:
+            return np.full((self.atoms + 1, self.atoms + 1), FORBIDDEN, dtype=np.int64)
+        where, in_flight = self._seats[seat], self.in_flight(slot)
+        most, at = where.cells.most(in_flight)[where.distinct].min(axis=0), where.cells.nodes.at
+        return np.where(self.final(seat, slot), self.least(seat, slot), np.where(at >= 0, most[at], FORBIDDEN))
 
     def final(self, seat: int, slot: int) -> NDArray[np.bool_]:
         """Return ``[first atom, atom behind the last]``: whether the least time is that of a stage that fits."""

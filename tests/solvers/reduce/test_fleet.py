@@ -17,7 +17,14 @@ from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER
 from pipecut.formulation.problem.cluster import Server, cluster_graph
 from pipecut.formulation.problem.constraints import Goal
-from pipecut.formulation.problem.instance import FORBIDDEN, MOST_NS, Instance, build_instance, longest_run_ns
+from pipecut.formulation.problem.instance import (
+    FORBIDDEN,
+    MOST_NS,
+    Instance,
+    build_instance,
+    longest_run_ns,
+    most_bytes,
+)
 from pipecut.formulation.problem.layers import Layer, Split, layer_graph
 from pipecut.formulation.problem.options import CostModel
 from pipecut.formulation.problem.plan import Plan
@@ -25,14 +32,18 @@ from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive
 from pipecut.solvers.reduce.by_count import WIDE, ByCount
+from pipecut.solvers.reduce.by_devices import DeviceSums
 from pipecut.solvers.reduce.counted import CountedStages
+from pipecut.solvers.reduce.executed.leaves import counted_passes
 from pipecut.solvers.reduce.executed.steps import ByStep
+from pipecut.solvers.reduce.first_stages import ExecutedStages
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.priced import Option, PricedQuestion, PricedSums
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.solver import accepts, is_counted
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
+from tests.examples import on_servers
 from tests.generators import CLASSES, typed_clusters
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import has_groups
@@ -153,12 +164,62 @@ def test_at_no_price_of_a_device_a_sum_is_above_that_of_a_plan(instance: Instanc
     _seen(instance)
     truth, stages = exhaustive.solve(replace(instance, goals=(Goal.ITERATION_TIME,))), _stages(instance)
     assume(truth.objective is not None)
-    counted = CountedStages.of(stages, stages.least, stages.final, stages.weigh, stages.settle)
+    counted = CountedStages.of(stages, stages.least, stages.most, stages.weigh, stages.settle)
     question = PricedQuestion(lambda _: ((Option(1, 0, 0, 1),),), -1, MOST_NS, MOST_NS, False, 0, (0,), (1, 99))
-    found = PricedSums.of(counted, question, price).least()
+    sums = PricedSums.of(counted, question, price)
+    found = sums.least()
     assert found is not None and found.value <= (truth.objective or 0)
     used = sum(int(counted.devices[cell.size]) for cell in found.cells)
     assert found.devices == used and found.value == found.total + price * (used - counted.line.devices)
+    kept = DeviceSums.of(sums, NEVER).least()
+    assert kept is not None and found.value <= kept.value == kept.total <= (truth.objective or 0)
+    used = sum(int(counted.devices[cell.size]) for cell in kept.cells)
+    assert kept.devices == used <= counted.line.devices
+
+
+def _within(instance: Instance, percent: int) -> Instance:
+    """Return an instance whose devices hold so much of what a device ever holds."""
+    bytes_ = 1 + most_bytes(instance) * percent // 100
+    rows = [replace(one, device_class=replace(one.device_class, memory_bytes=bytes_)) for one in instance.servers]
+    asked = replace(instance.constraints, memory=True)
+    return on_servers(replace(instance, constraints=asked), rows)
+
+
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=QUIET)
+@given(repeated(), GOALS, st.integers(0, 3), st.sampled_from([5, 10, 20, 30, 40, 60]))
+def test_no_stage_takes_more_than_it_is_said_to_take_at_most(
+    instance: Instance, goal: Goal, slot: int, percent: int
+) -> None:
+    """Stages that fit are found within that time, where memory is short."""
+    instance = replace(_within(paced(instance), percent), goals=(goal,))
+    assume(instance.devices * len(instance.layers) <= 2 * FEW and has_groups(instance) and accepts(instance).takes)
+    stages, known = _stages(instance), 0
+    for seat in sorted(stages.firsts()):
+        x, size = (int(one) for one in np.argwhere(stages.line.seat == seat)[0])
+        most = stages.most(seat, slot)
+        for first, stop in combinations(range(stages.atoms + 1), 2):
+            if most[first, stop] < FORBIDDEN:
+                known += 1
+                stages.settle(Cell(x, size, first, stop), slot, int(most[first, stop]) + 1)
+                assert stages.least(seat, slot)[first, stop] <= most[first, stop]
+                assert stages.most(seat, slot)[first, stop] == stages.least(seat, slot)[first, stop]
+    assume(known)
+
+
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
+@given(repeated())
+def test_stages_of_plans_take_no_less_than_is_said_with_what_they_do_once_a_step(instance: Instance) -> None:
+    instance = replace(paced(instance), goals=(Goal.STEP_TIME,))
+    _seen(instance)
+    plan, stages = exhaustive.solve(instance).plan, ExecutedStages(_stages(instance))
+    stages.weigh(0)
+    assume(plan is not None)
+    x, space, line = 0, stages.passes.word.space, stages.passes.line
+    for at, stage in enumerate(plan.stages if plan is not None else ()):
+        run, seat = space.run(stage.span), int(line.seat[x, line.sizes.index(stage.group.devices)])
+        least = stages.ended(seat, len(plan or ()) - 1 - at)[run.first, run.stop]
+        assert least <= sum(counted_passes(instance, stage))
+        x += stage.group.devices
 
 
 def test_long_lines_are_counted_and_short_ones_are_not() -> None:
@@ -166,25 +227,30 @@ def test_long_lines_are_counted_and_short_ones_are_not() -> None:
     assert is_counted(_even(200, 8, Goal.STEP_TIME))
 
 
-def _shortest(true: NDArray[np.int64], devices: Sequence[int], total: int, micro_batches: int) -> int:
-    """Return the least step over all stages one behind the other, of what ways through each stage alone say."""
+def _shortest(
+    true: NDArray[np.int64], once: NDArray[np.int64], devices: Sequence[int], total: int, micro_batches: int
+) -> int:
+    """Return the least step over all stages one behind the other, of what ways through each stage alone say.
+
+    A way ends with what the first stage does once a step, or the stage itself.
+    """
     atoms = true.shape[-1] - 1
 
-    def plans(first: int, left: int) -> Iterator[list[int]]:
+    def plans(first: int, left: int) -> Iterator[list[tuple[int, int]]]:
         if first == atoms:
             yield []
         for size, many in enumerate(devices):
             if many <= left and first < atoms:
                 for stop in range(first + 1, atoms + 1):
                     for rest in plans(stop, left - many):
-                        yield [int(true[size, first, stop]), *rest]
+                        yield [(int(true[size, first, stop]), int(once[size, first, stop])), *rest]
 
-    def step(times: list[int]) -> int:
-        last = len(times) - 1
+    def step(stages: list[tuple[int, int]]) -> int:
+        last, times = len(stages) - 1, [time for time, _ in stages]
         return max(
-            sum(times[:at])
-            + max(2 * sum(times[at + 1 :]) + (micro_batches - last + at) * time, micro_batches * time)
-            for at, time in enumerate(times)
+            max(2 * sum(times[at + 1 :]) + (micro_batches - last + at) * time, micro_batches * time)
+            + max(sum(times[:at]) + stages[0][1], own)
+            for at, (time, own) in enumerate(stages)
         )
 
     return min(map(step, plans(0, total)))
@@ -199,12 +265,15 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
     stages = _stages(_even(2, micro_batches, Goal.STEP_TIME))
     line, atoms = stages.line, 4
     shape = len(line.sizes), atoms + 1, atoms + 1
-    true, low = np.full(shape, FORBIDDEN), np.full(shape, FORBIDDEN)
+    true, low, most = (np.full(shape, FORBIDDEN) for _ in range(3))
+    once = np.zeros(shape, dtype=np.int64)
     for size, first, stop in np.ndindex(*shape):
         if first < stop:
             time = data.draw(st.integers(3_000, 6_000)) * (stop - first) // line.sizes[size]
             true[size, first, stop] = time
             low[size, first, stop] = time * data.draw(st.sampled_from([100, 100, 97, 90, 70])) // 100
+            most[size, first, stop] = data.draw(st.sampled_from([time, time * 5 // 4, FORBIDDEN]))
+            once[size, first, stop] = data.draw(st.sampled_from([0, 100, 8_000]))
     of = {
         int(seat): size for size in range(len(line.sizes)) for seat in np.unique(line.seat[:, size]) if seat >= 0
     }
@@ -225,11 +294,12 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
         np.zeros(len(line.sizes), dtype=np.int64),
         lambda slot: slot + 1,
         lambda seat, _: known[seat],
-        lambda seat, _: known[seat] == true[of[seat]],
+        lambda seat, _: np.where(known[seat] == true[of[seat]], known[seat], most[of[seat]]),
         lambda _: False,
         settle,
+        lambda seat, _: np.where(known[seat] < FORBIDDEN, known[seat] + once[of[seat]], FORBIDDEN),
     )
-    best = _shortest(true, line.sizes, line.devices, micro_batches)
+    best = _shortest(true, once, line.sizes, line.devices, micro_batches)
     upper = best + data.draw(st.integers(1, best // 8))
     search = ByCount(
         counted, micro_batches, True, lambda _: None, lambda *_: None, lambda _: None, NEVER, upper, wide=1
