@@ -119,10 +119,10 @@ def test_what_is_no_path_is_refused(made: tuple[Instance, Certificate]):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"weight": ', '"weight": -', "greater than or equal to 1"),
+        ('"weight": ', '"weight": -', "expected 1 or more"),
         ('"F"', '"G"', "'F' or 'B'"),
-        ('"paths": [', '"paths": [7, ', "dictionary"),
-        ('"version": 3', '"version": 4', "less than or equal to 3"),
+        ('"paths": [', '"paths": [7, ', "expected a section"),
+        ('"version": 3', '"version": 4', "expected 3 or less"),
     ],
 )
 def test_a_spoilt_file_says_where(
