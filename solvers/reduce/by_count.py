@@ -218,25 +218,24 @@ class ByCount:
     def _exactly(self, question: PricedQuestion, one: Open) -> Open | None:
         """Return an interval with the bound of plans on no more devices than there are; None where none is of use.
 
-        Plans are looked for that take little more than the bound, then a little more, while these are few.
+        Plans are looked for that take little more than the bound, then twice as much more, while these are few.
         """
-        joined = 0
+        joined, bound = 0, max(one.bound, question.beside)
+        more = bound // PART + 1
         while joined < MANY:
-            if one.bound >= self.most:
+            if bound >= self.most:
                 return None
-            budget = min(question.budget, one.bound + one.bound // PART)
-            within = replace(question, budget=budget)
-            sums = PricedSums.of(self.stages, within, self._payable(within, one.price))
-            found = None
+            within = replace(question, budget=min(question.budget, bound + more))
+            sums, found = PricedSums.of(self.stages, within, self._payable(within, one.price)), None
             if sums.least() is not None:
                 devices = DeviceSums.of(sums, self.deadline)
                 found, joined = devices.least(), joined + devices.joined
             if found is not None:
                 self._promise(found)
-                bound = max(one.bound, found.value + question.more[0])
+                bound = max(bound, found.value + question.more[0])
                 return replace(one, bound=bound, cells=found.cells, promised=self._promised_by(found))
-            one = replace(one, bound=max(one.bound, budget + 1))
-        return one
+            bound, more = within.budget + 1, 2 * more
+        return replace(one, bound=bound)
 
     def _payable(self, question: PricedQuestion, price: int) -> int:
         return min(price, (FORBIDDEN - 1 - question.budget) // self.stages.line.devices)

@@ -18,13 +18,14 @@ from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Tables, build_tables
 from pipecut.formulation.limits import NEVER, Deadline, in_time
 from pipecut.formulation.problem.groups import Group, GroupKind
-from pipecut.formulation.problem.instance import FORBIDDEN, most_bytes
+from pipecut.formulation.problem.instance import FORBIDDEN, longest_ns, most_bytes
 from pipecut.solvers.atoms.blocks import SETTLED, Lending
 from pipecut.solvers.atoms.programs import OUTSIDE, Key, Programs, programs
 from pipecut.solvers.reduce.kinds import Priced
 from pipecut.solvers.reduce.sums import (
     MOST_BYTES,
     NO_SUM,
+    TIME_BITS,
     ByteWeights,
     Factor,
     LayerSums,
@@ -229,9 +230,11 @@ class Cells:
     def ending(self, deadline: Deadline = NEVER) -> Cells:
         """Return the cells of the same kinds with all of what is done once a step in their times.
 
-        Bytes are not weighed against these.
+        Bytes are not weighed against these. Where they could leave 64 bits, these cells themselves.
         """
         many, tables = self.word.short.training.micro_batches, self.tables
+        if longest_ns(self.word.whole).bit_length() + many.bit_length() > TIME_BITS:
+            return self
         inside = _at_once(tables.inside, tables.each, many)
         copies = {ends: _at_once(one, tables.copies_each[ends], many) for ends, one in tables.copies.items()}
         whole, part = replace(tables, inside=inside, copies=copies), many.bit_length()
