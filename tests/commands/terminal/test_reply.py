@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pydantic import ValidationError
 from pipecut.commands.outputs.schema import OUTPUTS, schema_text
 from pipecut.commands.parser.options import grammar_for
 from pipecut.commands.terminal.failures import ExitCode, Problem
+from pipecut.commands.terminal.interrupt import ECHO_S
 from pipecut.commands.terminal.reply import Reply
 from tests.command_line import Command, check_output
 from tests.commands.fakes import ROOT, SEARCHING
@@ -188,6 +190,7 @@ def test_ctrl_c_before_and_while_there_is_a_result(scenario: Path) -> None:
         for _ in range(2):
             process.send_signal(signal.SIGINT)
             read_until(stderr_of(process), b"\n")
+            time.sleep(2 * ECHO_S)
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130 and error_of(out.decode()) == {
         "code": 130,

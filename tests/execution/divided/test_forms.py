@@ -137,7 +137,7 @@ def test_dropout_is_the_same_on_all_devices_that_have_a_whole_tensor() -> None:
             lambda m, x: m.b(m.a(x)),
             2,
             {"a": nn.Linear(4, 1), "b": nn.Linear(1, 4)},
-            "stage 0: layer a has 1 columns",
+            "stage 0: layer a has columns: 1",
         ),
         (
             lambda m, x: m.b(m.a(x.unsqueeze(-1))),

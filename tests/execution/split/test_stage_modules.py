@@ -194,7 +194,7 @@ def test_a_plan_of_another_model_is_refused() -> None:
     model, inputs = models.cnn()
     total = len(ModelProgram.of(model, inputs).layers)
     for cuts, layers in (([2], total + 1), ([1], total - 1)):
-        with pytest.raises(StagesError, match=f"the model has {total} layers, and each must be in one stage"):
+        with pytest.raises(StagesError, match=f"the model's layers are {total}, and each must be in one stage"):
             stages(model, inputs, plan_of(cuts, layers))
 
 
