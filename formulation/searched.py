@@ -64,6 +64,8 @@ def not_searched(instance: Instance) -> list[str]:
     unlike = len({(one.device_class, one.devices) for one in instance.servers}) > 1
     left = {AXES[axis]: several for axis in AXES if axis in axes_of_use(instance) - {*asked.splits}}
     rows = {
+        # Where a card of a kind stands on the line says little of what it is good for.
+        "free placement": unlike and asked.placement is Placement.LINE,
         "replicas": several and not asked.tensor_parallel_degrees,
         _zero(closed): bool(closed),
         "recompute": binds and asked.recompute is Recompute.NEVER,
@@ -73,7 +75,6 @@ def not_searched(instance: Instance) -> list[str]:
         "other micro-batches": training.global_batch > 1 and not training.micro_batch_choices,
         "zero bubble": stages and whole_passes,
         "longer warm-ups": stages and training.warm_up == "classic" and Schedule.ONE_F_ONE_B in schedules,
-        "free placement": unlike and asked.placement is Placement.LINE,
         "other sizes of stages": bool(instance.demands.devices_per_stage),
         "two splits at once": widest >= GRIDS_FROM and Axis.PAIRS not in asked.splits,
         "optimiser on the host": binds and hosts and asked.optimizer_on_host is OnHost.NEVER,

@@ -45,7 +45,7 @@ def test_the_proved_best_order_and_its_file(split: bool, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        (equal_plan(2, (2, 1)), "stage 1 has 1 devices, stage 0 2: torch's own runtime does not run that"),
+        (equal_plan(2, (2, 1)), "stage 1 has 1 device, stage 0 2: torch's own runtime does not run that"),
         (equal_plan(2, (1, 1), recompute=(0,)), "stage 0 computes its forward pass again"),
         (None, "stage 0 has layers that are divided over devices"),
     ],
