@@ -114,6 +114,12 @@ EXECUTED = tuple(
     replace(one, training=replace(one.training, schedule=Schedule.ONE_F_ONE_B), goals=(Goal.STEP_TIME,))
     for one in CASES
 )
+OPEN = replace(
+    with_memory(instance_of(LAYERS, mesh(1, 1, 1), PLAIN), Placement.LINE, 500),
+    training=replace(BASE.training, schedule=Schedule.ONE_F_ONE_B, global_batch=4, micro_batches=4),
+    goals=(Goal.STEP_TIME,),
+)
+"""What bounds of stages leave open, so that ways to run them are weighed."""
 HALVES = tuple(
     replace(
         one,
@@ -209,7 +215,7 @@ def reads(name: str) -> frozenset[tuple[str, str]]:
     called: set[tuple[str, str]] = set()
     more = {
         **{"cpsat": EXECUTED, "step_dp": (*EXECUTED, *HALVES), "cpsat_chunks": CHUNKED},
-        "reduced_dp": (*STEPS, *EXECUTED, *BLOCKS),
+        "reduced_dp": (*STEPS, *EXECUTED, *BLOCKS, OPEN),
         "cpsat_types": (*STEPS, *CASES, *EXECUTED, *BLOCKS),
     }.get(name, ())
     for instance in (
