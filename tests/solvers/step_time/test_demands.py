@@ -45,6 +45,8 @@ def demanding(draw: st.DrawFn, of: st.SearchStrategy[Instance]) -> Instance:
     found: dict[str, object] = {}
     for kind in draw(st.lists(st.sampled_from([*KINDS, "at_most"]), min_size=1, max_size=3, unique=True)):
         found |= draw(limits(instance)) if kind == "at_most" else MADE[kind](draw, instance)
+    if instance.constraints.stages_at_most is not None:  # how many stages there are has been said
+        found = {name: one for name, one in found.items() if name not in ("stages_at_least", "stages_at_most")}
     asked = replace(instance, constraints=replace(instance.constraints, **found))
     assume(unseen_by_executed(asked) is None)
     try:
