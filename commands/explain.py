@@ -265,8 +265,8 @@ def _show(task: Task, outcome: Outcome | None, found: Reasons | None, why: Expla
 
     rows: list[tables.Row] = []
     if outcome is not None:
-        left = None if why is None else why.left_out
-        rows = [("proof", tables.PROOFS[outcome.proof]), *tables.left_out_rows(task.instance, outcome, left)]
+        rows = [("proof", tables.proof_text(task.instance, outcome))]
+        rows += tables.left_out_rows(task.instance, outcome, why and why.left_out)
     rows += [] if why is None else explanation_rows(why)
     if found is None:
         output.show(tables.KeyLines(rows))

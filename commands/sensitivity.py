@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pipecut.commands.parts.tables import GOOD, OPEN, PROOFS, WRONG, KeyLines, Row, objective_text, scope_rows
+from pipecut.commands.parts.tables import GOOD, OPEN, WRONG, KeyLines, Row, objective_text, proof_text, scope_rows
 from pipecut.commands.parts.task import EXIT_CODES, Task, announced, open_task
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError
@@ -170,7 +170,7 @@ def _head(base: ChangedAnswer) -> KeyLines:
     if outcome.objective is not None:
         rows.append(("as it is", objective_text(base.instance, outcome.objective)))
     style = {Proof.OPTIMAL: GOOD, Proof.INFEASIBLE: WRONG}.get(outcome.proof, OPEN)
-    rows.append(("proof", Text(PROOFS[outcome.proof], style=style)))
+    rows.append(("proof", Text(proof_text(base.instance, outcome), style=style)))
     return KeyLines(rows)
 
 

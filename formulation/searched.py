@@ -61,11 +61,9 @@ def not_searched(instance: Instance) -> list[str]:
     whole_passes = not any(one.in_halves for one in schedules)
     blocks = whole_passes and instance.model.cuts is not None and instance.cost.stage_time is StageTime.ADD
     hosts = all(one.host_link is not None for one in instance.device_classes)
-    unlike = len({(one.device_class, one.devices) for one in instance.servers}) > 1
     left = {AXES[axis]: several for axis in AXES if axis in axes_of_use(instance) - {*asked.splits}}
     rows = {
-        # Where a card of a kind stands on the line says little of what it is good for.
-        "free placement": unlike and asked.placement is Placement.LINE,
+        "free placement": keeps_order(instance),
         "replicas": several and not asked.tensor_parallel_degrees,
         _zero(closed): bool(closed),
         "recompute": binds and asked.recompute is Recompute.NEVER,
@@ -80,6 +78,15 @@ def not_searched(instance: Instance) -> list[str]:
         "optimiser on the host": binds and hosts and asked.optimizer_on_host is OnHost.NEVER,
     }
     return [words for words, open_ in rows.items() if open_]
+
+
+def keeps_order(instance: Instance) -> bool:
+    """Tell whether plans have to take servers that are not alike in the order in which they are written.
+
+    Where a card of a kind stands on the line says little of what it is good for.
+    """
+    unlike = len({(one.device_class, one.devices) for one in instance.servers}) > 1
+    return unlike and instance.constraints.placement is Placement.LINE
 
 
 def _widest(instance: Instance) -> int:

@@ -31,7 +31,7 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import Combine, Compute, StageTime
 from pipecut.formulation.scope import scope_of, scope_parts
-from pipecut.formulation.searched import not_searched, searched
+from pipecut.formulation.searched import keeps_order, not_searched, searched
 from pipecut.report.claims import boundaries_paid, slowest, slowest_in_words, split_in_words
 from pipecut.report.measures import Relation
 from pipecut.report.page import two_plans
@@ -363,7 +363,7 @@ def result_rows(
     if outcome.gap and not broken:
         opened = [str(claim.goal) for claim in outcome.further if claim.status is Status.OPEN]
         rows.append(("gap", human.gap(outcome.gap) + (f" of {opened[0]}" if opened else "")))
-    rows.append(("proof", Text(proof_text(outcome), style=COLOURS[outcome.proof])))
+    rows.append(("proof", Text(proof_text(instance, outcome), style=COLOURS[outcome.proof])))
     rows += left_out_rows(instance, outcome, left)
     rows += [("", Text(line, style=WRONG)) for line in _unlimited(evaluation)]
     return [*rows, *any_order_rows(outcome), *broken]
@@ -426,9 +426,11 @@ def _times_text(instance: Instance) -> str:
     return f"{words}; else {TIMES[instance.cost.compute]}" if rest else words
 
 
-def proof_text(outcome: Outcome) -> str:
+def proof_text(instance: Instance, outcome: Outcome) -> str:
     """Say how strongly an outcome is held; of several goals that are not all proved, which are."""
     claims = outcome.claims
+    if outcome.proof is Proof.OPTIMAL and keeps_order(instance):
+        return f"{PROOFS[outcome.proof]} with servers in this order"
     if outcome.proof is not Proof.FEASIBLE or claims[1:] == () or claims[0].status is not Status.PROVED:
         return PROOFS[outcome.proof]
     return "not proved in full: " + ", ".join(f"{claim.goal} {claim.status}" for claim in claims)

@@ -152,8 +152,9 @@ class Wiring:
             raise ValueError("some servers cannot reach each other; add a link between them")
         between = _meshed(graph, self.names, self.mesh) if self.mesh else _between(graph, self.names)
         object.__setattr__(self, "between", between)
-        found = {link for row in set(map(frozenset, between)) for link in row}
-        object.__setattr__(self, "slowest", _slowest(found))
+        # Most links are one and the same object: thousands of servers have millions of pairs.
+        found = {id(link): link for row in between for link in row}
+        object.__setattr__(self, "slowest", _slowest(found.values()))
 
     def graph(self) -> nx.Graph:
         """Return the servers and switches as a graph of names; edges have ``link``, ``weight``, ``latency``."""
@@ -166,14 +167,18 @@ class Wiring:
         return graph
 
 
+Links = tuple[Link | None, Link | None, tuple[Link | None, Link | None] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A cluster graph that cannot change, as an instance keeps it: :meth:`of` copies a networkx graph.
 
     ``links[v][w]`` is the link between two servers, on the diagonal that inside a server (None: one device);
     ``slowest`` bounds all of them; ``ends`` are the devices of the line up to each server, its own among them. All
-    are derived from what is drawn. Raises ValueError where servers and wiring
-    name different servers.
+    are derived from what is drawn. ``known`` keeps what instances of it have in common, by devices of servers,
+    degree and grid: the links between replicas, inside them, and along the axes of a grid. Raises ValueError where
+    servers and wiring name different servers.
     """
 
     name: str
@@ -182,6 +187,9 @@ class Cluster:
     links: tuple[tuple[Link | None, ...], ...] = field(init=False, repr=False, compare=False)
     slowest: Link | None = field(init=False, repr=False, compare=False)
     ends: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    known: dict[tuple[tuple[tuple[int, int], ...], int, int], Links] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if (names := tuple(server.name for server in self.servers)) != self.wiring.names:

@@ -25,7 +25,7 @@ def resolve(constraints: Constraints, model: LayerGraph, servers: Sequence[Serve
     Raises ValueError with every glob that matches no layer, unknown server or device class, layer that is to be
     apart from itself, layer left without a form, and reserve that leaves no memory. Cost: globs x layers.
     """
-    look = Lookup(offered(model.layers, constraints), servers, model.closed())
+    look = Lookup(offered(model, constraints), servers, model.closed())
     found: dict[str, Any] = {}
     for one in constraints.values:
         found |= one.resolve(look)
@@ -45,9 +45,12 @@ def forms_left(
     return left
 
 
-def offered(layers: Sequence[Layer], asked: Constraints | Demands) -> tuple[Layer, ...]:
-    """Return the layers with all forms that they may take: also those along axes that are asked for."""
-    return tuple(_offered(row, asked.splits) for row in layers)
+def offered(model: LayerGraph, asked: Constraints | Demands) -> tuple[Layer, ...]:
+    """Return the layers with all forms that they may take: also those along axes that are asked for. Made once."""
+    axes = tuple(asked.splits)
+    if axes not in model.known:
+        model.known[axes] = tuple(_offered(row, axes) for row in model.layers)
+    return model.known[axes]
 
 
 def _offered(row: Layer, axes: Sequence[Axis]) -> Layer:
@@ -58,13 +61,13 @@ def _offered(row: Layer, axes: Sequence[Axis]) -> Layer:
     return replace(row, allowed_forms=tuple({*row.allowed_forms, *more})) if more else row
 
 
-def narrowed(layers: Sequence[Layer], demands: Demands, samples: int) -> tuple[Layer, ...]:
+def narrowed(model: LayerGraph, demands: Demands, samples: int) -> tuple[Layer, ...]:
     """Return the layers with the forms that the demands leave them, for micro-batches of so many samples.
 
     Where rows may be parts of a sequence, attention needs a sample for each replica, and in form 0 equally many
     for all devices.
     """
-    layers = offered(layers, demands)
+    layers = offered(model, demands)
     if {Axis.SEQUENCE, Axis.CONTEXT}.intersection(demands.splits):
         layers = tuple(_in_whole_samples(row, samples) for row in layers)
     left = forms_left(layers, demands.forms)
@@ -89,5 +92,9 @@ def lessened(servers: Sequence[Server], demands: Demands) -> tuple[Server, ...]:
 
 def with_memory(servers: Sequence[Server], sizes: Iterable[int]) -> tuple[Server, ...]:
     """Return the servers with other amounts of memory on their devices."""
-    classes = [replace(row.device_class, memory_bytes=size) for row, size in zip(servers, sizes, strict=True)]
-    return tuple(replace(row, device_class=one) for row, one in zip(servers, classes, strict=True))
+    rows = zip(servers, sizes, strict=True)
+    return tuple(row if row.device_class.memory_bytes == size else _with_bytes(row, size) for row, size in rows)
+
+
+def _with_bytes(server: Server, size: int) -> Server:
+    return replace(server, device_class=replace(server.device_class, memory_bytes=size))

@@ -160,19 +160,16 @@ class GroupKind:
     @staticmethod
     def of(instance: Instance, group: Group) -> GroupKind:
         """Return the kind of a group."""
-        degree, grid = group.tensor_parallel_degree, group.mode.grid
+        degree, grid, known = group.tensor_parallel_degree, group.mode.grid, instance.cluster.known
         servers = tuple(server for server, count in group.counts for _ in range(count))
         classes = tuple(sorted({instance.class_index(server) for server, _ in group.counts}))
+        if (key := (group.counts, degree, grid)) not in known:
+            rows = replica_link(instance, servers, grid), replica_link(instance, servers, degree, grid)
+            inner = replica_link(instance, servers, degree)
+            known[key] = ring_link(instance, group.counts, degree), inner, rows if grid > 1 else None
+        link, inner, axes = known[key]
         return GroupKind(
-            group.devices,
-            classes,
-            ring_link(instance, group.counts, degree),
-            replica_link(instance, servers, degree),
-            group.mode,
-            _unequal(instance, servers, group.mode),
-            (replica_link(instance, servers, grid), replica_link(instance, servers, degree, grid))
-            if grid > 1
-            else None,
+            group.devices, classes, link, inner, group.mode, _unequal(instance, servers, group.mode), axes
         )
 
     @staticmethod

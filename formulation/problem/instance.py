@@ -386,7 +386,7 @@ def _derived(written: Instance) -> dict[str, object]:
     model, training, cost = written.model, written.training, written.cost
     elements = training.elements
     demands = resolve(written.constraints, model, written.cluster.servers)
-    rows = narrowed(model.layers, demands, training.micro_batch)
+    rows = narrowed(model, demands, training.micro_batch)
     crossing = activation_sizes(
         (size for _, _, size in model.edges), model.element_bytes, elements, training.micro_batch
     )

@@ -354,8 +354,9 @@ class LayerGraph:
     ``edges`` are (producer, consumer, bytes of one sample) by the positions of the layers, in order of consumer,
     then of producer. ``cuts`` are the layers at which a stage may start beside the first one, sorted; None: any.
     ``notes`` say how the model was read. ``free_order``: a planner may run the layers in any order in which
-    producers come before consumers, not only in this one. ``ties`` are weights that several layers use. Raises
-    ValueError as :func:`layer_graph` does, and for ties of weights that are not there.
+    producers come before consumers, not only in this one. ``ties`` are weights that several layers use; ``known``
+    keeps what instances of it have in common (``formulation.problem.demands.offered``). Raises ValueError as
+    :func:`layer_graph` does, and for ties of weights that are not there.
     """
 
     name: str
@@ -366,6 +367,9 @@ class LayerGraph:
     notes: tuple[str, ...] = field(default=(), compare=False)
     free_order: bool = field(default=False, compare=False)
     ties: tuple[Tie, ...] = ()
+    known: dict[tuple[Axis, ...], tuple[Layer, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if type(self.element_bytes) is not int or self.element_bytes < 1:

@@ -74,8 +74,8 @@ class Precision:
 
         Rounded up once.
         """
-        kept = Fraction(self.weights if self.frozen is None else self.frozen)
-        return ceil_fraction((trained * self.weights + (size - trained) * kept) / element_bytes)
+        kept, parts = (self.weights if self.frozen is None else self.frozen).as_integer_ratio()
+        return ceil_div(trained * self.weights * parts + (size - trained) * kept, element_bytes * parts)
 
 
 def lent_bytes(

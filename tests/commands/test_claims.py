@@ -58,6 +58,14 @@ def test_goals_that_are_all_proved_are_optimal(pipecut: Command, scenario: Path)
     assert [row["status"] for row in ran.json["goals"]] == ["proved"] * 3
 
 
+def test_a_claim_about_servers_that_are_not_alike_says_that_they_keep_their_order(pipecut: Command) -> None:
+    words = "proof      optimal, proved: no plan is better"
+    asked = ("plan", "witness/line", "--no-cross-check", "--set")
+    on_line, free = (pipecut(*asked, f"constraints.placement={one}").out.splitlines() for one in ("line", "free"))
+    assert f"{words} with servers in this order" in on_line and words not in on_line
+    assert words in free
+
+
 def test_every_claim_says_its_scope_in_a_narrow_terminal(pipecut: Command, scenario: Path) -> None:
     text = pipecut("plan", scenario, "--set", "constraints.memory=false").out
     lines = text.splitlines()

@@ -248,7 +248,7 @@ def stated() -> set[tuple[str, str]]:
 
 ATTACKED = {
     "pipecut.formulation.costs.bulk.": "formulation/costs/test_tables.py:test_cells",
-    "pipecut.formulation.costs.bulk.pairs": "formulation/costs/test_tables.py:test_pairs_of_forms",
+    "pipecut.formulation.costs.bulk.divided:fill_pairs": "formulation/costs/test_tables.py:test_pairs_of_forms",
     "pipecut.formulation.costs.bulk.crossing": (
         "formulation/costs/test_tables.py:test_what_crosses_every_cut_is_counted_in_one_pass"
     ),

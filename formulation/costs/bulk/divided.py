@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from operator import mul
@@ -12,16 +13,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecut.formulation.costs.bulk.alike import BY_EXPERTS, BY_ROWS, BY_ROWS_TAKEN, fullest, number_of_forms
-from pipecut.formulation.costs.bulk.pairs import Pair, fill_pairs
+from pipecut.formulation.costs.bulk.alike import (
+    BY_EXPERTS,
+    BY_ROWS,
+    BY_ROWS_TAKEN,
+    SINGLES,
+    fullest,
+    number_of_forms,
+)
 from pipecut.formulation.limits import in_time
-from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.layers import PAIRS, Split
 
 if TYPE_CHECKING:
     from pipecut.formulation.costs.tables import Tables
     from pipecut.formulation.problem.groups import GroupKind
 
 Times = NDArray[np.int64]
+Pair = tuple[int, int]
 
 Whole = Mapping[Split, str]
 """By kind of layer and form: 1 where every device has all of something."""
@@ -150,3 +158,21 @@ def shared_out(tables: Tables, sizes: Sequence[int], shares: Sequence[Fraction])
     known = {one: [-(-size * one[0] // one[1]) for size in different] for one in set(parts)}
     rows = np.array([known[one] for one in parts], dtype=np.int64)
     return rows[:, [different[size] for size in sizes]]
+
+
+def fill_pairs(
+    tables: Tables,
+    found: Times,
+    part: Callable[[GroupKind, Split, Pair, Pair], Fraction],
+    make: Callable[[list[Fraction]], Times],
+) -> None:
+    """Write what layers have in pairs of forms into ``found[kind, layer, form]``, on the kinds that have a grid.
+
+    ``part`` is that of a device in both forms of a pair, on so many devices each; ``make`` makes the cells of a
+    form from the parts of all kinds. Cost: one ``make`` for each pair and each of the three kinds of layers.
+    """
+    kinds = [at for at, kind in enumerate(tables.kinds) if kind.axes]
+    for split, form in itertools.product(Split, range(SINGLES, found.shape[2] if kinds else 0)):
+        layers = [at for at, layer in enumerate(tables.instance.layers) if layer.split is split]
+        shares = [part(kind, split, PAIRS[form], kind.grid) for kind in tables.kinds]
+        found[*np.ix_(kinds, layers), form] = make(shares)[np.ix_(kinds, layers)]
