@@ -76,11 +76,11 @@ BUDGETS = {
     "exchange": 613,
     "execution": 4484,
     "face": 227,
-    "formulation": 10113,
+    "formulation": 10112,
     "ingest": 7704,
     "literature": 9123,
     "report": 1906,
-    "solvers": 18421,
+    "solvers": 18413,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 

@@ -55,8 +55,6 @@ PART = 3
 """The narrower question may take one part in so many of the time."""
 WHOLE_STEP = (Goal.STEP_TIME, Goal.ITERATION_TIME)
 TIMES = (*WHOLE_STEP, Goal.BOTTLENECK, Goal.PERIOD)
-FINE = 512
-"""The slowest stage alone is bounded as far as such a part of it."""
 MANY = (2, 4, 8)
 """Of so many stages plans are looked for that keep twice as many micro-batches."""
 
@@ -131,22 +129,14 @@ class LeastStep(enum.Enum):
 class _Work(ByCount):
     """Which stages take no more than so much on all devices that there are: sums are numbers of devices."""
 
-    def step(self) -> bool:
-        """Halve the interval that promises least; tell whether it is wide enough for that."""
-        top = self._open[0] if self._open and self._open[0].bound < self.most else None
-        if top is None or top.hi - top.lo > max(0, top.lo) // FINE + 1 or self._closer(top):
-            return ByCount.step(self)
-        self.bound = max(self.bound, top.bound)
-        return False
-
     def _question(self, lo: int, hi: int) -> PricedQuestion:
         beside = self.micro_batches * (lo + 1)
         return PricedQuestion(
             lambda _: ((Option(0, 0, 0, 0),),), lo, hi, FORBIDDEN // 2, False, beside, (0,), self.numbers
         )
 
-    def _exactly(self, question: PricedQuestion, one: Open) -> Open | None:
-        return one
+    def _exactly(self, one: Open) -> Open | None:
+        return replace(one, exact=True)
 
     def _ask(self, question: PricedQuestion, price: int) -> PricedAnswer | None:
         found, total = ByCount._ask(self, question, 1), self.stages.line.devices
@@ -249,7 +239,7 @@ def _search(
     search = ByCount.of(stages, partial(value_of, instance), upper)
     if path is LeastStep.EXECUTED:
         return search
-    counted = CountedStages.of(stages, stages.least, stages.most, stages.weigh, stages.settle)
+    counted = CountedStages.of(stages, stages)
     return (ByCount if path is LeastStep.FLOW else _Work)(
         stages=counted,
         micro_batches=search.micro_batches if goal in WHOLE_STEP else 1,

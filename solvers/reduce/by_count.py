@@ -44,6 +44,8 @@ NARROW = 32
 """Bytes are weighed closer, and plans priced, in intervals that are no longer than such a part of their begin."""
 CLOSE = 1 << 14
 """A bound is the best of all prices where it is as near to what any could bring as such a part of a plan."""
+ROUGH = 64
+"""Or as near as such a part of what pipelines differ in whose slowest stages are at the ends of an interval."""
 PRICES = 16
 """So many prices are asked for an interval at most."""
 KNOWN = 2
@@ -54,22 +56,20 @@ STARTS = (120, 150)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""
 PART = 64
 """Plans are looked for exactly that take more than the bound by no more than such a part of it."""
-MANY = 300_000
-"""That goes on while fewer stages were looked at, each with all that may be behind it."""
 TRIED = 40
 """So many plans are priced at most."""
 
 
 @dataclass(order=True, slots=True)
 class Open:
-    """An interval: its bound, the price that makes it, its answer's stages, and what these are likely to take."""
+    """An interval: its bound, the price that makes it, its answer, and whether that is ``exact`` in devices."""
 
     bound: int
     lo: int = field(compare=False)
     hi: int = field(compare=False)
     price: int = field(compare=False)
     cells: tuple[Cell, ...] = field(default=(), compare=False)
-    promised: int = field(default=0, compare=False)
+    exact: bool = field(default=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -104,22 +104,14 @@ class ByCount:
     def of(stages: ReducedStages, price: Callable[[Plan], int | None], upper: int) -> ByCount:
         """Search for the step of these stages: as executed where they count the time of passes alone."""
         many, deadline, takes = stages.word.short.training.micro_batches, stages.deadline, partial(_taken, stages)
-        of, ended = stages, None
-        if stages.each:
-            of = ExecutedStages(stages)
-            ended = of.ended
-        counted = CountedStages.of(stages, of.least, of.most, of.weigh, of.settle, ended)
+        of = ExecutedStages(stages) if stages.each else stages
+        counted = CountedStages.of(stages, of)
         return ByCount(counted, many, stages.each, of.plan, takes, price, deadline, upper)
 
     @property
     def most(self) -> int:
         """Return the value that a plan has to be below to be of use."""
         return min(self.upper, self.best)
-
-    @property
-    def promise(self) -> int:
-        """Return what the plans are likely to take at least that are still looked for."""
-        return min((one.promised for one in self._open), default=self.bound)
 
     def first_plans(self) -> None:
         """Price plans whose stages take little more than all devices need.
@@ -150,6 +142,10 @@ class ByCount:
         top = heapq.heappop(self._open)
         self.bound = max(self.bound, top.bound)
         narrow, fine = (top.hi - top.lo <= max(0, top.lo) // part + 1 for part in (NARROW, FINE))
+        if narrow and not top.exact:
+            self._keep(self._exactly(top), top)
+            self._try_best()
+            return True
         if narrow and self._closer(top):
             self._put(top.lo, top.hi, top)
             return True
@@ -174,13 +170,15 @@ class ByCount:
 
     def _put(self, lo: int, hi: int, of: Open) -> None:
         """Keep a part of an interval if a plan of it may be of use."""
-        found = self._bounded(lo, hi, of.price)
-        if found is not None and found.bound < self.most:
-            found.bound = max(of.bound, found.bound, self.micro_batches * (lo + 1))
-            heapq.heappush(self._open, found)
+        self._keep(self._bounded(lo, hi, of.price), of)
         if hi - lo <= max(0, lo) // NARROW + 1:
             self._try_best()
         self._promised = []
+
+    def _keep(self, found: Open | None, of: Open) -> None:
+        if found is not None and found.bound < self.most:
+            found.bound = max(of.bound, found.bound, self.micro_batches * (found.lo + 1))
+            heapq.heappush(self._open, found)
 
     def _try_best(self) -> None:
         """Price the plan that promises most of those that were met and not priced before."""
@@ -192,15 +190,14 @@ class ByCount:
     def _bounded(self, lo: int, hi: int, price: int) -> Open | None:
         """Return an interval with its largest bound; None where no plan is of use."""
         question, total = self._question(lo, hi), self.stages.line.devices
-        added = question.more[0]
+        added, enough = question.more[0], max(self.most // CLOSE, self.micro_batches * (hi - lo) // ROUGH)
         # Sums less the price of all devices may be below nothing: any answer is better than none.
         best, few, many = Open(-FORBIDDEN, lo, hi, price), None, None
         for _ in range(PRICES):
             found = self._ask(question, price)
             if found is None:
                 return None
-            promised = self._promised_by(found) + price * max(0, found.devices - total)
-            best = max(best, Open(found.value + added, lo, hi, price, found.cells, promised))
+            best = max(best, Open(found.value + added, lo, hi, price, found.cells))
             if found.devices > total:
                 many = price, found
             else:
@@ -211,31 +208,25 @@ class ByCount:
                 price = 4 * price + 1 if few is None else price // 4
                 continue
             price, most = _crossed(many, few, total)
-            if most + added - best.bound <= self.most // CLOSE or not many[0] < price < few[0]:
+            if most + added - best.bound <= enough or not many[0] < price < few[0]:
                 break
-        return best if hi - lo > max(0, lo) // NARROW + 1 else self._exactly(question, best)
+        return best
 
-    def _exactly(self, question: PricedQuestion, one: Open) -> Open | None:
+    def _exactly(self, one: Open) -> Open | None:
         """Return an interval with the bound of plans on no more devices than there are; None where none is of use.
 
-        Plans are looked for that take little more than the bound, then twice as much more, while these are few.
+        Plans are looked for that take little more than the bound; where there are none it has risen by as much.
         """
-        joined, bound = 0, max(one.bound, question.beside)
-        more = bound // PART + 1
-        while joined < MANY:
-            if bound >= self.most:
-                return None
-            within = replace(question, budget=min(question.budget, bound + more))
-            sums, found = PricedSums.of(self.stages, within, self._payable(within, one.price)), None
-            if sums.least() is not None:
-                devices = DeviceSums.of(sums, self.deadline)
-                found, joined = devices.least(), joined + devices.joined
-            if found is not None:
-                self._promise(found)
-                bound = max(bound, found.value + question.more[0])
-                return replace(one, bound=bound, cells=found.cells, promised=self._promised_by(found))
-            bound, more = within.budget + 1, 2 * more
-        return replace(one, bound=bound)
+        question = self._question(one.lo, one.hi)
+        bound = max(one.bound, question.beside)
+        within = replace(question, budget=min(question.budget, bound + bound // PART + 1))
+        sums, found = PricedSums.of(self.stages, within, self._payable(within, one.price)), None
+        if sums.fill():
+            found = DeviceSums.of(sums, self.deadline).least()
+        if found is None:
+            return replace(one, bound=within.budget + 1)
+        self._promise(found)
+        return replace(one, bound=max(bound, found.value + question.more[0]), cells=found.cells, exact=True)
 
     def _payable(self, question: PricedQuestion, price: int) -> int:
         return min(price, (FORBIDDEN - 1 - question.budget) // self.stages.line.devices)
@@ -248,12 +239,9 @@ class ByCount:
             self._promise(found)
         return found
 
-    def _promised_by(self, found: PricedAnswer) -> int:
-        return found.total + (self.micro_batches - 1) * found.slowest
-
     def _promise(self, found: PricedAnswer) -> None:
         """Keep an answer that may be a plan of use."""
-        promised = self._promised_by(found)
+        promised = found.total + (self.micro_batches - 1) * found.slowest
         if promised < self.most and self.stages.fits(list(found.cells)):
             self._promised.append((promised, list(found.cells)))
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecut.formulation.limits import Deadline
+from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedSums
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.sums import Numbers
@@ -59,21 +60,17 @@ class _Front:
 
 @dataclass(slots=True)
 class DeviceSums:
-    """The programme for one question: ``sums`` are those at a price, which tell what is of use.
-
-    ``joined`` counts the pairs of a stage and what may be behind it that were looked at.
-    """
+    """The programme for one question: ``sums`` are those at a price, which tell what is of use."""
 
     sums: PricedSums
     deadline: Deadline
     before: list[list[Numbers]]
-    joined: int = 0
     _rests: dict[tuple[int, int, int], _Front] = field(default_factory=dict)
     _found: list[list[_Front]] = field(default_factory=list)
 
     @staticmethod
     def of(sums: PricedSums, deadline: Deadline) -> DeviceSums:
-        """Look at what may stand before suffixes; ``PricedSums.least`` has found what may be behind them."""
+        """Look at what may stand before suffixes; ``PricedSums.fill`` has found what may be behind them."""
         return DeviceSums(sums, deadline, _before(sums))
 
     def least(self) -> PricedAnswer | None:
@@ -82,8 +79,6 @@ class DeviceSums:
         Cost: slots x suffixes x runs of atoms that end where they begin, in numpy.
         """
         question, best = self.sums.question, None
-        if not len(self.sums.useful.size):
-            return None
         fewest = question.numbers[0]
         for slot in range(len(self.before)):
             self.deadline.check()
@@ -124,7 +119,6 @@ class DeviceSums:
         pairs of passes. It goes on through what is before, or ends with what the stage does once a step.
         """
         made = self._joined(number, option, slot, phase)
-        self.joined += len(made.at)
         run, many = made.came[:, 1], self.sums.question.passes
         own, way = self.sums.times(slot)[run], made.value
         once = self.sums.ended(slot)[run] - own
@@ -144,7 +138,7 @@ class DeviceSums:
         front, size, counted = self._behind(option, slot), useful.size, sums.counted(option, slot)
         before, behind = self.before[slot][phase][size, useful.first], sums.behind(option, slot)[size, useful.stop]
         paid = sums.price * (stages.line.devices - stages.devices[size])
-        some = np.flatnonzero((counted < sums.never) & (counted + before + behind - paid <= self._most))
+        some = np.flatnonzero((counted < FORBIDDEN) & (counted + before + behind - paid <= self._most))
         ends = stages.joint_of[size[some]] * self._places + useful.stop[some]
         first, last = np.searchsorted(front.at, ends), np.searchsorted(front.at, ends, side="right")
         many = last - first
@@ -171,7 +165,7 @@ class DeviceSums:
                 value = value + self.sums.crossed(option)[joints, size, atom]
             else:
                 atom, value = atom + self._places - 1, np.zeros((len(joints), 1), dtype=np.int64)
-            fits, came = value.ravel() < self.sums.never, np.tile(np.arange(len(devices)), len(joints))
+            fits, came = value.ravel() < FORBIDDEN, np.tile(np.arange(len(devices)), len(joints))
             at, devices = (joints * self._places + atom).ravel(), np.tile(devices, len(joints))
             self._rests[key] = _Front.of(at[fits], devices[fits], value.ravel()[fits], came[fits])
         return self._rests[key]
@@ -199,7 +193,7 @@ def _before(sums: PricedSums) -> list[list[Numbers]]:
     """
     stages, useful = sums.stages, sums.useful
     shape, phases = (len(stages.devices), stages.atoms + 1), len(sums.question.more)
-    never = np.full(shape, sums.never, dtype=np.int64)
+    never = np.full(shape, FORBIDDEN, dtype=np.int64)
     first, found = never.copy(), list[list[Numbers]]()
     first[:, 0] = 0
     after: list[Numbers] = []
@@ -210,7 +204,7 @@ def _before(sums: PricedSums) -> list[list[Numbers]]:
             for phase, options in enumerate(sums.question.phases(slot + 1)):
                 for option in options:
                     values = sums.counted(option, slot + 1) + after[phase][useful.size, useful.first] + paid
-                    ends = np.full((len(sums.crossing), shape[1]), sums.never, dtype=np.int64)
+                    ends = np.full((len(sums.crossing), shape[1]), FORBIDDEN, dtype=np.int64)
                     np.minimum.at(ends, (stages.joint_of[useful.size], useful.stop), values)
                     made = (ends[:, None] + sums.crossed(option)).min(axis=0)
                     here[option.rest] = np.minimum(here[option.rest], made)

@@ -310,8 +310,12 @@ class Cells:
         weights, sums = self.weights, self.cases[0].sums
         room = self.room(in_flight) + self.working - self.growth.working(most=True)
         found = np.full_like(room, FORBIDDEN)
-        for at in np.flatnonzero(weights.time[:, 0])[1:]:
-            price, many = weights.once[at][:, None], int(weights.stash[at, 0] // weights.once[at, 0])
+        timed = np.flatnonzero(weights.time[:, 0])[1:]
+        weighed = weights.stash[timed, 0] // weights.once[timed, 0]
+        # What holds little with many in flight holds little with fewer; nearest are those that are enough.
+        many = min(weighed.tolist(), key=lambda one: (one < in_flight, abs(one - in_flight)), default=1)
+        for at in timed[weighed == many]:
+            price = weights.once[at][:, None]
             bytes_ = np.minimum((sums[at] - sums[FAST]) // price, MOST_BYTES)
             fits = (sums[at] < NO_SUM) & (bytes_ * max(in_flight, many) // many <= room)
             least = price * np.minimum(sums[LEAN + IN_FLIGHT.index(many)], MOST_BYTES)

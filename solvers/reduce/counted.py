@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -18,8 +19,34 @@ from pipecut.solvers.reduce.programme import Cell, Least
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
 
+LITTLE = 256
+"""Memory is short where a stage takes longer than was known by more than such a part."""
 FEW = 3
 """Numbers of micro-batches in flight are told apart by so many leading bits."""
+
+
+class TimesBySeat(Protocol):
+    """What stages take by seat and slot ``[first atom, atom behind the last]``, and how that is brought closer."""
+
+    def least(self, seat: int, slot: int) -> Numbers:
+        """Return the times that count."""
+        ...
+
+    def ended(self, seat: int, slot: int) -> Numbers:
+        """Return them with all that is done once a step."""
+        ...
+
+    def most(self, seat: int, slot: int) -> Numbers:
+        """Return what the times that count may come to."""
+        ...
+
+    def weigh(self, slot: int) -> bool:
+        """Bring those of a slot closer; tell whether that is new."""
+        ...
+
+    def settle(self, cell: Cell, slot: int, limit: int) -> bool:
+        """Bring that of a stage as close as it may be below a limit; tell whether that changed anything."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,31 +65,15 @@ class CountedStages:
     crossing: Numbers
     joint_of: Numbers
     in_flight: Callable[[int], int]
-    _priced: Least
-    _most: Least
-    _weigh: Callable[[int], bool]
-    _settle: Callable[[Cell, int, int], bool]
-    _ended: Least | None = None
+    times: TimesBySeat
     _known: dict[int, Numbers] = field(default_factory=dict)
     _ends: dict[int, Numbers] = field(default_factory=dict)
     _mosts: dict[int, Numbers] = field(default_factory=dict)
     _apart: set[int] = field(default_factory=set)
 
     @staticmethod
-    def of(
-        stages: ReducedStages,
-        least: Least,
-        most: Least,
-        weigh: Callable[[int], bool],
-        settle: Callable[[Cell, int, int], bool],
-        ended: Least | None = None,
-    ) -> CountedStages:
-        """Sort the seats of a line by size; ``least`` are the times that count, ``most`` what they may come to.
-
-        ``weigh`` brings those of a slot closer, ``settle`` that of a stage. ``ended`` are times with
-        all that is done once a step. Cost: places of the line times pairs
-        of sizes, in numpy.
-        """
+    def of(stages: ReducedStages, times: TimesBySeat) -> CountedStages:
+        """Sort the seats of a line by size. Cost: places of the line times pairs of sizes, in numpy."""
         line, firsts = stages.line, stages.firsts()
         seats = tuple(
             tuple(int(seat) for seat in np.unique(line.seat[:, size]) if seat in firsts)
@@ -71,9 +82,7 @@ class CountedStages:
         devices, whole = np.array(line.sizes), _crossing(line)
         rows, of = np.unique(whole.reshape(len(whole), -1), axis=0, return_inverse=True)
         joints = rows.reshape(-1, *whole.shape[1:]), of.reshape(-1)
-        return CountedStages(
-            line, stages.atoms, devices, seats, *joints, stages.in_flight, least, most, weigh, settle, ended
-        )
+        return CountedStages(line, stages.atoms, devices, seats, *joints, stages.in_flight, times)
 
     @property
     def most(self) -> int:
@@ -87,7 +96,7 @@ class CountedStages:
         """
         key = self.like(slot)
         if key not in self._known:
-            self._known[key] = self._of_sizes(self._priced, key)
+            self._known[key] = self._of_sizes(self.times.least, key)
         return self._known[key]
 
     def _of_sizes(self, by_seat: Least, slot: int) -> Numbers:
@@ -109,15 +118,10 @@ class CountedStages:
         return -(-whole // self.line.devices) if whole < FORBIDDEN else 0
 
     def ended_ns(self, slot: int) -> Numbers:
-        """Return ``[size, first atom, atom behind the last]``: a pair of passes and what is done behind the last.
-
-        Times by the formula have that in them.
-        """
-        if self._ended is None:
-            return self.least(slot)
+        """Return ``[size, first atom, atom behind the last]``: a pair of passes, and what is done behind it."""
         key = self.like(slot)
         if key not in self._ends:
-            self._ends[key] = self._of_sizes(self._ended, key)
+            self._ends[key] = self._of_sizes(self.times.ended, key)
         return self._ends[key]
 
     def most_ns(self, slot: int) -> Numbers:
@@ -128,33 +132,46 @@ class CountedStages:
         many = self.in_flight(slot)
         key = (many if many - 1 in self._apart else _rounded_up(many)) - 1
         if key not in self._mosts:
-            self._mosts[key] = self._of_sizes(self._most, key)
+            self._mosts[key] = self._of_sizes(self.times.most, key)
         return self._mosts[key]
 
     def closer(self, cells: Sequence[Cell], limit: int) -> bool:
         """Bring the least times of stages closer, wherever they stand; tell whether that changed anything.
 
-        Those in their slots are told apart, bytes are weighed for them, and they are settled as far as they may be
-        below a limit.
+        Those in their slots are told apart, and they are settled as far as they may be below a limit. Where that
+        has raised one, memory is short, and bytes are weighed for all stages in its slot.
         """
         slots = range(len(cells) - 1, -1, -1)
-        weighed = [self._weigh(slot) for slot in sorted({_rounded(self.in_flight(slot)) - 1 for slot in slots})]
-        new = any(weighed) or not self._apart.issuperset(slots)
+        new = not self._apart.issuperset(slots)
         self._apart.update(slots)
+        self._forget()
         # What takes as long in two slots does so in all that lie between.
         order = sorted(slots, key=lambda slot: (-((slot + 1) & -(slot + 1)), slot))
+        before = [self._least_of(cell, slot) for cell, slot in zip(cells, slots, strict=True)]
         changed = [self._settled(cells[-1 - slot], slot, limit) for slot in (*slots[:1], *order)]
+        self._forget()
+        risen = [
+            slot
+            for slot, cell, less in zip(slots, cells, before, strict=True)
+            if self._least_of(cell, slot) > less + less // LITTLE
+        ]
+        weighed = [self.times.weigh(at) for at in sorted({_rounded(self.in_flight(slot)) - 1 for slot in risen})]
+        self._forget()
+        return new or any(changed) or any(weighed)
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._ends.clear()
         self._mosts.clear()
-        if new or any(changed):
-            self._known.clear()
-            self._ends.clear()
-        return new or any(changed)
+
+    def _least_of(self, cell: Cell, slot: int) -> int:
+        return int(self.least(slot)[cell.size, cell.first, cell.stop])
 
     def _settled(self, cell: Cell, slot: int, limit: int) -> bool:
         changed = False
         for seat in self.seats[cell.size]:
             x = int(np.flatnonzero(self.line.seat[:, cell.size] == seat)[0])
-            changed |= self._settle(Cell(x, cell.size, cell.first, cell.stop), slot, limit)
+            changed |= self.times.settle(Cell(x, cell.size, cell.first, cell.stop), slot, limit)
         return changed
 
     def like(self, slot: int) -> int:

@@ -71,6 +71,7 @@ class ExecutedStages:
         changed = self.passes.settle(cell, slot, limit)
         if cell.first:
             return changed
+        changed |= self._priced is None
         return self.charged.settle(cell, slot, limit + self.passes.word.space.places[cell.stop]) or changed
 
     def plan(self, cells: Sequence[Cell]) -> Plan | None:

@@ -25,6 +25,8 @@ from pipecut.solvers.reduce.solver import NAME, search_of
 Search = ByFormula | ByCount | InTurn
 SearchOf = Callable[[Instance, int, Deadline], Search]
 """Begins the search of an instance for plans below a value: bounds of all its plans, and plans of it."""
+FIRST = 8
+"""So many questions are asked about the instance of the first plan before others are opened."""
 LITTLE = 16
 """Little is left of the first instance where its bound is below the best plan by no more than such a part."""
 
@@ -82,7 +84,7 @@ class Jointly:
     def _start(self) -> None:
         """Look for first plans: of the instance that a known plan is of, else from the middle outwards.
 
-        With that instance the search goes on until little of it is left: what is found by then rules others out.
+        With that instance the search goes on a little: what is found by then rules others out.
         """
         outwards = sorted(range(len(self.parts)), key=lambda at: abs(2 * at - len(self.parts)))
         own = [part for part in self.parts if part.instance is self.of]
@@ -91,8 +93,9 @@ class Jointly:
             self._opened(part).first_plans()
             self._learn(part)
             if self.plan is not None:
-                while not part.done and part.bound < self.best - self.best // LITTLE:
-                    self._go_on(part)
+                for _ in range(FIRST):
+                    if not part.done and part.bound < self.best - self.best // LITTLE:
+                        self._go_on(part)
                 return
 
     def _opened(self, part: _Part) -> Search:
@@ -114,15 +117,12 @@ class Jointly:
         self._learn(part)
 
     def _search(self) -> None:
-        """Go on with the part of the least bound, and in turn with the one whose plans are likely to be best."""
+        """Go on with the part of the least bound."""
         while open_ := [one for one in self.parts if not one.done]:
             part = min(open_, key=lambda one: one.bound)
             if part.bound >= self.best:
                 return
             self._go_on(part)
-            begun = [one for one in open_ if one.begun and not one.done and one.bound < self.best]
-            if begun and all(one.begun for one in self.parts if one.bound < self.best):
-                self._go_on(min(begun, key=_likely))
 
     def _learn(self, part: _Part) -> None:
         search = part.search
@@ -156,9 +156,3 @@ class Jointly:
             bound=None if proof is Proof.INFEASIBLE else bound,
             seconds=seconds,
         )
-
-
-def _likely(part: _Part) -> int:
-    """Return what the plans of an instance are likely to take at least."""
-    search = part.search
-    return search.promise if isinstance(search, ByCount | InTurn) else part.bound

@@ -114,6 +114,8 @@ class PricedSums:
     _taken: dict[int, Numbers] = field(default_factory=dict)
     _ended: dict[int, Numbers] = field(default_factory=dict)
     _crossings: dict[int, Numbers] = field(default_factory=dict)
+    _short: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    _best: tuple[int, int] = (FORBIDDEN, 0)
 
     @staticmethod
     def of(stages: CountedStages, question: PricedQuestion, price: int) -> PricedSums:
@@ -137,9 +139,11 @@ class PricedSums:
 
         Cost: slots x runs of atoms of use x options, in numpy.
         """
-        question, values = self.question, list[int]()
-        if not len(self.useful.size):
-            return None
+        return self._answer() if self.fill() else None
+
+    def fill(self) -> bool:
+        """Make all suffixes; tell whether some are within the budget."""
+        question = self.question
         most = min(question.budget + self.price * self.stages.line.devices, FORBIDDEN - 1)
         fewest, most_stages = question.numbers
         for slot in range(min(self.stages.most, most_stages)):
@@ -149,10 +153,9 @@ class PricedSums:
             if all((row >= FORBIDDEN).all() for row in made):
                 break
             self._found.append(made)
-            values.append(int(made[0][:, 0].min()) if slot + 1 >= fewest else FORBIDDEN)
-        if min(values, default=FORBIDDEN) >= FORBIDDEN:
-            return None
-        return self._answer(values.index(min(values)))
+            if slot + 1 >= fewest:
+                self._best = min(self._best, (int(made[0][:, 0].min()), slot))
+        return self._best[0] < FORBIDDEN
 
     def times(self, slot: int) -> Numbers:
         """Return by run what a stage in a slot takes."""
@@ -167,11 +170,6 @@ class PricedSums:
         """Return how many stages suffixes within the budget have at most."""
         return len(self._found)
 
-    @property
-    def never(self) -> int:
-        """Return what is counted of no stage."""
-        return FORBIDDEN
-
     def counted(self, option: Option, slot: int) -> Numbers:
         """Return by run what is counted of a stage in a slot.
 
@@ -183,9 +181,10 @@ class PricedSums:
             own = self._whole(slot) if option.own == 1 else times
             return np.where(times < FORBIDDEN, option.own * own, FORBIDDEN)
         longer = np.maximum(times, self.question.lo + 1)
-        short = self.stages.most_ns(slot)[useful.size, useful.first, useful.stop] <= self.question.lo
-        never = (times >= FORBIDDEN) | short
-        return np.where(never, FORBIDDEN, option.own * times + option.halves * longer // 2)
+        if slot not in self._short:
+            most = self.stages.most_ns(slot)[useful.size, useful.first, useful.stop]
+            self._short[slot] = (times >= FORBIDDEN) | (most <= self.question.lo)
+        return np.where(self._short[slot], FORBIDDEN, option.own * times + option.halves * longer // 2)
 
     def _whole(self, slot: int) -> Numbers:
         """Return by run what a stage in a slot takes, with all that first ones do once a step."""
@@ -231,8 +230,9 @@ class PricedSums:
             self._crossings[often] = np.where(self.crossing < FORBIDDEN, often * self.crossing, FORBIDDEN)
         return self._crossings[often]
 
-    def _answer(self, slot: int) -> PricedAnswer:
+    def _answer(self) -> PricedAnswer:
         """Go back through the phases from the best sum."""
+        slot = self._best[1]
         best = self._found[slot][0][:, 0]
         phase, atom, x, size, slowest, total = 0, 0, 0, int(best.argmin()), 0, 0
         cells: list[Cell] = []
@@ -249,7 +249,7 @@ class PricedSums:
                 total += crossed
                 slowest = max(slowest, crossed) if self.question.bounded else slowest
         total += self.ends(cells[0], slot)
-        value = int(best.min()) - self.price * self.stages.line.devices
+        value = self._best[0] - self.price * self.stages.line.devices
         return PricedAnswer(value, x, tuple(cells), slowest, total)
 
     def _came(self, where: tuple[int, int], size: int, atom: int) -> tuple[Option, int, int]:

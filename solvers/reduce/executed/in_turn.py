@@ -39,11 +39,6 @@ class InTurn:
         return self.now.bound
 
     @property
-    def promise(self) -> int:
-        """Return what plans are likely to take at least."""
-        return self.now.promise if isinstance(self.now, ByCount) else self.now.bound
-
-    @property
     def plan(self) -> Plan | None:
         """Return the best plan so far."""
         return self.now.plan

@@ -164,7 +164,7 @@ def test_at_no_price_of_a_device_a_sum_is_above_that_of_a_plan(instance: Instanc
     _seen(instance)
     truth, stages = exhaustive.solve(replace(instance, goals=(Goal.ITERATION_TIME,))), _stages(instance)
     assume(truth.objective is not None)
-    counted = CountedStages.of(stages, stages.least, stages.most, stages.weigh, stages.settle)
+    counted = CountedStages.of(stages, stages)
     question = PricedQuestion(lambda _: ((Option(1, 0, 0, 1),),), -1, MOST_NS, MOST_NS, False, 0, (0,), (1, 99))
     sums = PricedSums.of(counted, question, price)
     found = sums.least()
@@ -279,11 +279,24 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
     }
     known = {seat: low[size].copy() for seat, size in of.items()}
 
-    def settle(cell: Cell, _: int, limit: int) -> bool:
-        seat, at = int(line.seat[cell.x, cell.size]), (cell.first, cell.stop)
-        before = int(known[seat][at])
-        known[seat][at] = max(before, min(int(true[cell.size][at]), limit))
-        return int(known[seat][at]) > before
+    class Times:
+        def least(self, seat: int, slot: int) -> NDArray[np.int64]:
+            return known[seat]
+
+        def ended(self, seat: int, slot: int) -> NDArray[np.int64]:
+            return np.where(known[seat] < FORBIDDEN, known[seat] + once[of[seat]], FORBIDDEN)
+
+        def most(self, seat: int, slot: int) -> NDArray[np.int64]:
+            return np.where(known[seat] == true[of[seat]], known[seat], most[of[seat]])
+
+        def weigh(self, slot: int) -> bool:
+            return False
+
+        def settle(self, cell: Cell, slot: int, limit: int) -> bool:
+            seat, at = int(line.seat[cell.x, cell.size]), (cell.first, cell.stop)
+            before = int(known[seat][at])
+            known[seat][at] = max(before, min(int(true[cell.size][at]), limit))
+            return int(known[seat][at]) > before
 
     counted = CountedStages(
         line,
@@ -293,11 +306,7 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
         np.zeros((1, len(line.sizes), atoms + 1), dtype=np.int64),
         np.zeros(len(line.sizes), dtype=np.int64),
         lambda slot: slot + 1,
-        lambda seat, _: known[seat],
-        lambda seat, _: np.where(known[seat] == true[of[seat]], known[seat], most[of[seat]]),
-        lambda _: False,
-        settle,
-        lambda seat, _: np.where(known[seat] < FORBIDDEN, known[seat] + once[of[seat]], FORBIDDEN),
+        Times(),
     )
     best = _shortest(true, once, line.sizes, line.devices, micro_batches)
     upper = best + data.draw(st.integers(1, best // 8))
