@@ -33,10 +33,10 @@ def claim(instance: Instance, bound: int | None, plan: Plan | None = None, by: s
     return instance, Outcome(by, Proof.OPTIMAL if plan else Proof.INFEASIBLE, plan), bound
 
 
-def four_blocks() -> Instance:
-    """Four layers on two servers, stages of which may compute blocks again."""
-    layers = [matrix(f"m{at}", 1000 * (at + 2), 10, taken=40, made=40) for at in range(4)]
-    instance = instance_of(chain(layers, [40] * 3), mesh(2, 1), training=Training(4, 2))
+def some_blocks(number: int = 4) -> Instance:
+    """So many layers on two servers, stages of which may compute blocks again."""
+    layers = [matrix(f"m{at}", 1000 * (at + 2), 10, taken=40, made=40) for at in range(number)]
+    instance = instance_of(chain(layers, [40] * (number - 1)), mesh(2, 1), training=Training(4, 2))
     cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
     constraints = Constraints(memory=True, recompute=Recompute.BLOCKS)
     return replace(instance, cost=cost, constraints=constraints, goals=(Goal.ITERATION_TIME,))
@@ -54,7 +54,7 @@ def test_what_brute_force_proves_survives_and_nothing_more_does(instance: Instan
 
 @pytest.mark.slow
 def test_a_plan_that_is_not_best_is_refuted_by_a_neighbour_or_a_draw() -> None:
-    instance = four_blocks()
+    instance = some_blocks(3)
     best = exhaustive.solve(instance)
     assert best.objective is not None
     with pytest.raises(FalseClaimError, match="claims that no plan exists, but there is a plan of"):
@@ -65,7 +65,7 @@ def test_a_plan_that_is_not_best_is_refuted_by_a_neighbour_or_a_draw() -> None:
 
 
 def test_tables_that_promise_too_much_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = four_blocks()
+    instance = some_blocks()
     found = solve(instance)
     assert found.proof is Proof.OPTIMAL and found.plan is not None
     said = attacked([claim(instance, found.objective, found.plan, "reduced_dp")], Limits())
@@ -83,7 +83,7 @@ def test_tables_that_promise_too_much_are_refuted(monkeypatch: pytest.MonkeyPatc
 
 
 def test_only_what_nobody_proved_again_is_attacked_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = four_blocks()
+    instance = some_blocks()
     found = Decision(instance, Outcome("claimant", Proof.INFEASIBLE))
     assert attacked([claim(instance, None)], Limits(stopped=lambda: True)) == ""
     assert list(found.checks(Limits(stopped=lambda: True))) == []  # nobody knows what a claimant rests on

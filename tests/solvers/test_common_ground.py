@@ -64,7 +64,7 @@ LAYERS = chain(
     [
         matrix("a", 90, 10, taken=40, made=60),
         matrix("b", 120, 60, taken=60, made=20),
-        matrix("c", 70, 5, taken=20),
+        replace(matrix("c", 70, 5, taken=20), allowed_forms=(1,)),
     ],
     [60, 20],
 )

@@ -29,10 +29,11 @@ from pipecut.formulation.outcome import GoalClaim, Limits, Outcome, Proof
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.graphs.graph_file import graph_schema
+from tests.laws import so_many
 
 SEED = 31_000
-LEAST = 5
-"""How often each method proves an optimum at least, in some hundred scenarios."""
+LEAST = 60
+"""Of so many scenarios each method proves the optimum of one at least."""
 SKETCHES = 3_000
 
 
@@ -93,19 +94,14 @@ def test_no_rule_is_for_a_key_that_is_gone() -> None:
 
 @pytest.mark.slow
 def test_no_method_is_refuted() -> None:
-    counts = compare(SEED, 12)
+    number = so_many(300)
+    counts = compare(SEED + 1_000, number)
     assert not counts.wrong, "\n".join(counts.wrong)
-    assert counts.instances == 12 and counts.plans > 100
-
-
-@pytest.mark.slow
-def test_no_method_is_refuted_on_hundreds() -> None:
-    counts = compare(SEED + 1_000, 300)
-    assert not counts.wrong, "\n".join(counts.wrong)
+    assert counts.instances == number and counts.plans > min(100, 5 * number)
     for method in (AUTO, *METHODS, CERTIFICATE):
-        assert counts.answers[method, "optima"] >= LEAST, method
+        assert counts.answers[method, "optima"] >= number // LEAST, method
     for method in (AUTO, "cpsat", "brute_force"):
-        assert counts.answers[method, "infeasible"] >= LEAST, method
+        assert counts.answers[method, "infeasible"] >= number // LEAST, method
 
 
 @pytest.mark.slow

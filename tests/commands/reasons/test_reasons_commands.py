@@ -148,7 +148,7 @@ def test_a_neighbour_out_of_memory_says_by_how_much(pipecut: Command, scenario: 
 
 @pytest.mark.slow
 def test_an_instance_without_a_plan_is_explained_by_what_clashes(pipecut: Command, scenario: Path) -> None:
-    asked = ("--set", "constraints.stages.at_least=9")
+    asked = ("--set", "cluster.devices.card.memory=1 KiB")
     found = pipecut("explain", scenario, "--json", *asked)
     assert found.code == 1 and found.json["reasons"] is None and found.json["explanation"]["clashes"]
     assert "because" in pipecut("explain", scenario, *asked).out

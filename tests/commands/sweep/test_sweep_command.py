@@ -196,14 +196,14 @@ def alive(process: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the children of a process are read from /proc")
 def test_nothing_is_lost_or_done_twice_when_processes_are_killed(scenario: Path) -> None:
     """A worker is killed, then the whole sweep, then it goes on; no process of it outlives it."""
-    batches = ", ".join(str(number) for number in range(1, 61))
+    batches = ", ".join(str(number) for number in range(1, 25))
     written(f"scenario: tiny.yaml\ngrid:\n  training.global_batch: [{batches}]\n")
     results = Path("grid.sweep.results.jsonl")
     first = begun(scenario.parent)
     until(lambda: results.exists() and results.read_bytes().count(b"\n") >= 2)
     os.kill(children(first.pid)[0], signal.SIGKILL)
     many = results.read_bytes().count(b"\n")
-    until(lambda: results.read_bytes().count(b"\n") >= min(many + 6, 55))
+    until(lambda: results.read_bytes().count(b"\n") >= min(many + 4, 18))
     workers = children(first.pid)
     first.kill()
     first.communicate()
@@ -211,14 +211,14 @@ def test_nothing_is_lost_or_done_twice_when_processes_are_killed(scenario: Path)
     assert all(line["proof"] == "optimal" for line in lines()[:-1])
     second = begun(scenario.parent)
     out, _ = second.communicate(timeout=120)
-    assert second.returncode == 0 and json.loads(out)["kept"] >= 8
+    assert second.returncode == 0 and json.loads(out)["kept"] >= 6
     keys = [line["key"] for line in lines()]
-    assert len(keys) == len(set(keys)) == 60
+    assert len(keys) == len(set(keys)) == 24
 
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_is_planned(scenario: Path) -> None:
-    batches = ", ".join(str(number) for number in range(1, 2001))
+    batches = ", ".join(str(number) for number in range(1, 201))
     written(f"scenario: tiny.yaml\ngrid:\n  training.global_batch: [{batches}]\n")
     results = Path("grid.sweep.results.jsonl")
     process = begun(scenario.parent)
@@ -226,5 +226,5 @@ def test_ctrl_c_keeps_what_is_planned(scenario: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     found = json.loads(out)
-    assert process.returncode != 130 and 3 <= found["searched"] < 2000
+    assert process.returncode != 130 and 3 <= found["searched"] < 200
     assert found["searched"] == len(lines())

@@ -34,7 +34,7 @@ def slow(make: Callable[[], models.Made]) -> Any:
 @pytest.mark.parametrize("form", [1, 2, None], ids=["form 1", "form 2", "random forms"])
 @pytest.mark.parametrize(
     "make",
-    [models.cnn, *map(slow, (models.gpt, models.tied_gpt, models.attention, models.keywords, models.masks))],
+    [models.cnn, *map(slow, (models.tied_gpt, models.attention, models.keywords, models.masks))],
 )
 def test_two_devices_hold_a_stage_together(make: Callable[[], models.Made], form: int | None) -> None:
     run_divided(make, [(2, 1)], form=form, seed=1).check()
@@ -43,7 +43,7 @@ def test_two_devices_hold_a_stage_together(make: Callable[[], models.Made], form
 @pytest.mark.parametrize("form", [3, 4, None], ids=["form 3", "form 4", "random forms"])
 @pytest.mark.parametrize(
     "make",
-    [models.cnn, *map(slow, (models.gpt, models.tied_gpt, models.attention, models.keywords, models.masks))],
+    [models.cnn, *map(slow, (models.tied_gpt, models.attention, models.keywords, models.masks))],
 )
 def test_products_end_and_begin_in_rows(make: Callable[[], models.Made], form: int | None) -> None:
     run_divided(make, [(2, 1)], form=form, seed=5, in_rows=True).check()

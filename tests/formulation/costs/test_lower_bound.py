@@ -35,7 +35,7 @@ from tests.solvers.cpsat.demanded import SLOW
 
 FORWARD_ONLY = CostModel(flops_per_mac=1, backward_factor=Fraction(0))
 schedules = st.sampled_from(OF_SINGLE_STAGES)
-MOST_PLANS = 3000
+MOST_PLANS = 500
 
 
 @st.composite

@@ -52,7 +52,7 @@ def test_a_large_step_has_a_plan_that_is_no_worse_than_the_best_by_the_formula(
         [
             "objective=step_time",
             "training.schedule=one_f_one_b",
-            "training.micro_batches=8",
+            "training.micro_batches=4",
             "constraints.stages_per_server=1",
         ],
     )

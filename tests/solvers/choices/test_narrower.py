@@ -18,8 +18,8 @@ from pipecut.solvers.choices.neighbours import narrower, narrower_plan
 from pipecut.solvers.reduce.solver import accepts
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import has_groups
-from tests.solvers.reduce.test_reduced import QUIET, repeated
-from tests.solvers.step_time.test_formula import paced
+from tests.solvers.priced import few_plans
+from tests.solvers.reduce.test_reduced import QUIET, as_seen, repeated
 
 SEEN = mock.patch("pipecut.solvers.choices.neighbours.is_reduced", lambda one: accepts(one).takes)
 """However small an instance is, the reduction is asked about it."""
@@ -37,8 +37,8 @@ def _opened(instance: Instance, chunks: tuple[int, ...], placement: Placement) -
 def test_opening_placement_or_chunks_begins_with_the_best_plan_without(
     instance: Instance, chunks: tuple[int, ...], placement: Placement
 ) -> None:
-    closed = replace(paced(instance), goals=(Goal.STEP_TIME,))
-    assume(has_groups(closed) and accepts(closed).takes and exhaustive.accepts(closed).proves)
+    closed = replace(as_seen(instance), goals=(Goal.STEP_TIME,))
+    assume(has_groups(closed) and accepts(closed).takes and few_plans(closed))
     opened = _opened(closed, chunks, placement)
     with SEEN:
         asked, found = narrower(opened), narrower_plan(opened, Limits(), None)
@@ -57,6 +57,6 @@ def test_opening_placement_or_chunks_begins_with_the_best_plan_without(
 @settings(max_examples=so_many(20), deadline=None, suppress_health_check=QUIET)
 @given(repeated())
 def test_nothing_is_begun_with_where_every_stage_shares_its_devices(instance: Instance) -> None:
-    instance = replace(paced(instance), goals=(Goal.STEP_TIME,))
+    instance = replace(as_seen(instance), goals=(Goal.STEP_TIME,))
     with SEEN:
         assert not narrower(replace(instance, training=replace(instance.training, chunks=2)))

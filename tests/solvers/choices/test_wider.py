@@ -33,12 +33,12 @@ from tests.generators import CLASSES, cluster_graphs, links
 from tests.laws import so_many
 from tests.solvers.choices.test_trainings import three_products
 from tests.solvers.cpsat.test_freedoms import has_groups
-from tests.solvers.reduce.test_reduced import QUIET, repeated
+from tests.solvers.priced import few_plans
+from tests.solvers.reduce.test_reduced import QUIET, as_seen, repeated
 from tests.solvers.step_time.test_formula import paced
 
 SEEN = mock.patch("pipecut.solvers.choices.neighbours.is_reduced", lambda one: accepts(one).takes)
 """However small an instance is, the reduction is asked about it."""
-MOST_PLANS = 6_000
 
 
 @st.composite
@@ -95,8 +95,7 @@ def opened(draw: st.DrawFn) -> Instance:
 
 
 def _truth(instance: Instance) -> Outcome:
-    assume(has_groups(instance) and exhaustive.accepts(instance).proves)
-    assume(exhaustive.count_plans(instance) <= MOST_PLANS)
+    assume(has_groups(instance) and few_plans(instance))
     return exhaustive.solve(instance)
 
 
@@ -126,7 +125,7 @@ def test_no_plan_is_below_the_bound_of_the_wider_question(instance: Instance, kn
 def test_of_choices_each_has_a_bound_and_the_claim_is_the_weakest(
     instance: Instance, orders: tuple[Schedule, ...], known: bool
 ) -> None:
-    instance = replace(paced(instance), goals=(Goal.STEP_TIME,))
+    instance = replace(as_seen(instance), goals=(Goal.STEP_TIME,))
     instance = replace(
         instance, training=replace(instance.training, schedule=orders[0], schedule_choices=orders[:-1] and orders)
     )

@@ -37,9 +37,9 @@ from tests.generators import (
 from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups, modelled
+from tests.solvers.priced import FEW, few_plans
 
 ONE = Limits(workers=1)
-MOST_PLANS = 6_000
 
 
 whole_stages = cost_models.map(
@@ -74,9 +74,8 @@ def choosing(
         optimizer_on_host=draw(hosts),
     )
     instance = replace(replace(instance, training=training, goals=(goal,)), constraints=constraints)
-    assume(has_groups(instance) and brute_force.accepts(instance).takes)
-    assume(brute_force.count_plans(instance) <= MOST_PLANS)
-    return with_memory(instance, draw(st.integers(0, MOST_PLANS)), draw(st.integers(90, 105)))
+    assume(has_groups(instance) and few_plans(instance))
+    return with_memory(instance, draw(st.integers(0, FEW)), draw(st.integers(90, 105)))
 
 
 def with_memory(instance: Instance, number: int, share: int) -> Instance:

@@ -28,6 +28,7 @@ from pipecut.solvers.cpsat import solver as layered
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import OF_SINGLE_STAGES, instances, layer_graphs, on_grids
 from tests.laws import so_many
+from tests.solvers.priced import few_plans
 
 ONE_WORKER = Limits(workers=1)
 
@@ -64,6 +65,7 @@ def tight(draw: st.DrawFn) -> Instance:
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tight())
 def test_finds_what_brute_force_finds_under_a_memory_limit(instance: Instance) -> None:
+    assume(few_plans(instance))
     found = checked(instance, layered.solve(instance, ONE_WORKER))
     expected = checked(instance, brute_force.solve(instance))
     assert found.proof is expected.proof

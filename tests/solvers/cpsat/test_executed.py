@@ -39,10 +39,10 @@ from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW, constraints
 from tests.solvers.cpsat.test_families import check_cut_once, post_cut_once
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups
+from tests.solvers.priced import few_plans
 from tests.solvers.step_time.test_chosen_warm_ups import with_long_transfers
 
 ONE = Limits(workers=1)
-MOST_PLANS = 3_000
 """Beyond that pricing every plan takes seconds."""
 OWN = (Own("cut_once", check_cut_once, post_cut_once),)
 LIMITED = [goal for goal in Goal if not goal.executed]
@@ -72,7 +72,7 @@ def executed(draw: st.DrawFn, max_layers: int = 4, max_devices: int = 3) -> Inst
 
 def can_be_priced(instance: Instance) -> bool:
     """Tell whether there are groups, and few enough plans."""
-    return has_groups(instance) and brute_force.count_plans(instance) <= MOST_PLANS
+    return has_groups(instance) and few_plans(instance)
 
 
 def agrees(instance: Instance) -> None:

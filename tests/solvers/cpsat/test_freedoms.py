@@ -45,6 +45,7 @@ from tests.generators import (
 )
 from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
+from tests.solvers.priced import few_plans
 
 ONE = Limits(workers=1)
 PRICES = st.sampled_from([0, 1, 700, 1_000_000])
@@ -115,7 +116,7 @@ def has_groups(instance: Instance) -> bool:
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=SLOW)
 @given(freed())
 def test_the_declarative_model_agrees_with_brute_force(instance: Instance) -> None:
-    assume(has_groups(instance))
+    assume(has_groups(instance) and few_plans(instance))
     best = brute_force.solve(instance)
     found = checked(instance, layered.solve(instance, ONE))
     assert (found.proof, found.objective) == (best.proof, best.objective)
@@ -126,7 +127,7 @@ def test_the_declarative_model_agrees_with_brute_force(instance: Instance) -> No
 def test_the_dynamic_programme_over_the_line_agrees_with_brute_force(instance: Instance) -> None:
     constraints = replace(instance.constraints, memory=False, placement=Placement.LINE)
     instance = replace(instance, constraints=constraints)
-    assume(has_groups(instance))
+    assume(has_groups(instance) and few_plans(instance))
     best = brute_force.solve(instance)
     found = checked(instance, line_dp.solve(instance))
     assert (found.proof, found.objective) == (best.proof, best.objective)
@@ -135,7 +136,7 @@ def test_the_dynamic_programme_over_the_line_agrees_with_brute_force(instance: I
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=SLOW)
 @given(freed(max_layers=3, goals=modelled))
 def test_every_goal_is_proved(instance: Instance) -> None:
-    assume(has_groups(instance))
+    assume(has_groups(instance) and few_plans(instance))
     best = brute_force.solve(instance)
     found = checked(instance, layered.solve(instance, ONE))
     assert (found.proof, found.objective) == (best.proof, best.objective)
@@ -148,7 +149,7 @@ def test_every_goal_is_proved(instance: Instance) -> None:
     st.data(),
 )
 def test_limits_on_goals_are_kept(instance: Instance, limited: list[Goal], data: st.DataObject) -> None:
-    assume(has_groups(instance))
+    assume(has_groups(instance) and few_plans(instance))
     assume(instance.cost.combine is Combine.MAX or Goal.ITERATION_TIME not in limited)
     plan = data.draw(st.sampled_from(list(brute_force.plans(instance))[:50]))
     costs = stage_costs(instance, plan)
@@ -162,7 +163,7 @@ def test_limits_on_goals_are_kept(instance: Instance, limited: list[Goal], data:
 @settings(max_examples=so_many(25), deadline=None, suppress_health_check=SLOW)
 @given(freed(max_layers=3), st.sampled_from([Goal.DEVICES, Goal.STAGES, Goal.MEMORY, Goal.COST]))
 def test_a_second_goal_decides_among_the_best_plans(instance: Instance, second: Goal) -> None:
-    assume(has_groups(instance))
+    assume(has_groups(instance) and few_plans(instance))
     instance = replace(instance, goals=(Goal.BOTTLENECK, second))
     found = checked(instance, solve_in_order(instance, layered.solve, ONE))
     if found.proof is Proof.INFEASIBLE:

@@ -34,25 +34,23 @@ from pipecut.solvers.reduce.programme import Cell
 from tests.generators import cluster_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
-from tests.solvers.reduce.test_reduced import repeated
-from tests.solvers.step_time.test_formula import paced
+from tests.solvers.priced import few_plans
+from tests.solvers.reduce.test_reduced import as_seen, repeated
 from tests.solvers.test_stopped_anywhere import example
 
 ONE = Limits(workers=1)
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-MOST_PLANS = 1_500
 GOALS = st.sampled_from(FORMULAS)
 
 
 def _seen(instance: Instance) -> None:
-    assume(has_groups(instance) and accepts(instance).takes and exhaustive.accepts(instance).proves)
-    assume(exhaustive.count_plans(instance) <= MOST_PLANS)
+    assume(has_groups(instance) and accepts(instance).takes and few_plans(instance))
 
 
 @st.composite
 def demanding(draw: st.DrawFn) -> Instance:
     """Models that repeat themselves, with layers to be apart, in a stage, and limits on other goals."""
-    instance = paced(draw(repeated()))
+    instance = as_seen(draw(repeated()))
     names = [layer.name for layer in instance.layers]
     asked = instance.constraints
     if draw(st.booleans()):
@@ -86,7 +84,7 @@ def _agrees(instance: Instance) -> None:
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 6), GOALS)
 def test_it_proves_what_pricing_every_plan_does(instance: Instance, micro_batches: int, goal: Goal) -> None:
-    instance = replace(paced(instance, micro_batches), goals=(goal,))
+    instance = replace(as_seen(instance, micro_batches), goals=(goal,))
     _seen(instance)
     _agrees(instance)
 
@@ -96,7 +94,7 @@ def test_it_proves_what_pricing_every_plan_does(instance: Instance, micro_batche
 @given(repeated(cluster_graphs(max_devices=4)), GOALS)
 def test_models_that_repeat_themselves_are_proved(instance: Instance, goal: Goal) -> None:
     """With links of several speeds, uneven servers, ZeRO, tensor parallelism, memory and blocks computed again."""
-    instance = replace(paced(instance), goals=(goal,))
+    instance = replace(as_seen(instance), goals=(goal,))
     assume(instance.devices * len(instance.layers) <= 20)
     _seen(instance)
     _agrees(instance)
@@ -128,7 +126,7 @@ def test_the_critical_path_of_one_plan_bounds_every_plan_with_as_many_stages(
 ) -> None:
     """As it is a row of the model: pairs of passes, and both ways over boundaries."""
     try:
-        instance = replace(paced(instance, micro_batches), goals=(Goal.STEP_TIME,))
+        instance = replace(as_seen(instance, micro_batches), goals=(Goal.STEP_TIME,))
     except ValueError:
         assume(condition=False)
     _seen(instance)
@@ -152,14 +150,14 @@ def test_the_critical_path_of_one_plan_bounds_every_plan_with_as_many_stages(
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 6))
 def test_the_least_executed_step_is_found(instance: Instance, micro_batches: int) -> None:
-    _executed(paced(instance, micro_batches))
+    _executed(as_seen(instance, micro_batches))
 
 
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(repeated(cluster_graphs(max_devices=4)), st.integers(1, 3))
 def test_the_least_executed_step_of_models_that_repeat_themselves(instance: Instance, stages: int) -> None:
     asked = replace(instance.constraints, stages_at_least=stages)
-    instance = replace(paced(instance), constraints=asked)
+    instance = replace(as_seen(instance), constraints=asked)
     assume(instance.devices >= stages and instance.devices * len(instance.layers) <= 20)
     _executed(instance)
 
@@ -176,7 +174,7 @@ def test_demands_that_programmes_over_suffixes_do_not_see_are_kept(instance: Ins
 def test_the_best_plan_of_a_number_of_stages_is_found(instance: Instance, stages: int, goal: Goal) -> None:
     """Where one stage would be best: what crosses boundaries counts."""
     asked = replace(instance.constraints, stages_at_least=stages, stages_at_most=stages)
-    instance = replace(paced(instance, 2), constraints=asked, goals=(goal,))
+    instance = replace(as_seen(instance, 2), constraints=asked, goals=(goal,))
     assume(instance.devices >= stages)
     _seen(instance)
     _agrees(instance)
@@ -186,7 +184,7 @@ def test_the_best_plan_of_a_number_of_stages_is_found(instance: Instance, stages
 @given(repeated(), GOALS)
 def test_the_best_plan_is_left_in_by_both_models(instance: Instance, goal: Goal) -> None:
     """Counts take no more than the whole model, and that no more than the best plan with as many stages."""
-    instance = replace(paced(instance), goals=(goal,))
+    instance = replace(as_seen(instance), goals=(goal,))
     _seen(instance)
     truth = exhaustive.solve(instance)
     assume(truth.objective is not None and truth.plan is not None)
@@ -207,7 +205,7 @@ def test_the_best_plan_is_left_in_by_both_models(instance: Instance, goal: Goal)
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(repeated())
 def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instance) -> None:
-    instance = replace(paced(instance), goals=(Goal.ITERATION_TIME,))
+    instance = replace(as_seen(instance), goals=(Goal.ITERATION_TIME,))
     _seen(instance)
     best = exhaustive.solve(instance).objective
     assume(best is not None)
@@ -257,7 +255,7 @@ def _asked_first(instance: Instance) -> TypeQuestion:
 @given(repeated(cluster_graphs(max_devices=4)))
 def test_a_type_that_is_called_exact_takes_what_its_stages_do(instance: Instance) -> None:
     """Settling them changes nothing."""
-    instance = replace(paced(instance), goals=(Goal.ITERATION_TIME,))
+    instance = replace(as_seen(instance), goals=(Goal.ITERATION_TIME,))
     assume(instance.devices * len(instance.layers) <= 20)
     _seen(instance)
     space = space_of(instance, ONE.begun())

@@ -38,6 +38,7 @@ from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on
 from tests.generators import instances, layer_graphs
 from tests.laws import so_many
 from tests.solvers.dynamic.test_states import QUIET, cases
+from tests.solvers.priced import few_plans
 
 
 def optimum(instance: Instance) -> tuple[Plan, int]:
@@ -62,7 +63,7 @@ def test_every_optimum_of_the_states_has_a_certificate(instance: Instance) -> No
 
 
 @pytest.mark.slow
-@settings(max_examples=so_many(500), deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(250), deadline=None, suppress_health_check=QUIET)
 @given(cases(max_layers=7, max_devices=5))
 def test_every_optimum_of_the_states_has_a_certificate_often(instance: Instance) -> None:
     proves_optimality(instance)
@@ -91,6 +92,7 @@ def test_no_labels_prove_more_of_a_model_that_is_cut_at_places(instance: Instanc
 
 def no_labels_prove_more(instance: Instance, data: st.DataObject) -> None:
     """Whatever the labels: at a threshold that some plan keeps, none passes the checker."""
+    assume(few_plans(instance))
     best = brute_force.solve(instance)
     assume(best.objective is not None)
     assert best.objective is not None
@@ -116,7 +118,7 @@ def test_no_labels_whatever_prove_a_bound_above_the_optimum(instance: Instance, 
 
 
 @pytest.mark.slow
-@settings(max_examples=so_many(600), deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(300), deadline=None, suppress_health_check=QUIET)
 @given(cases(), st.data())
 def test_no_labels_whatever_prove_a_bound_above_the_optimum_often(instance: Instance, data: st.DataObject) -> None:
     no_labels_prove_more(instance, data)
@@ -352,6 +354,7 @@ def test_demands_leave_the_bound_true(instance: Instance, stages: int) -> None:
     """A limit on stages only removes plans: the certificate proves the optimum without it."""
     _, objective = optimum(instance)
     demanding = replace(instance, constraints=replace(instance.constraints, stages_at_most=stages))
+    assume(few_plans(demanding))
     best = brute_force.solve(demanding)
     assume(best.plan is not None and best.objective is not None)
     assert best.plan is not None and best.objective is not None
@@ -376,7 +379,7 @@ def test_form_search_counts_what_the_stage_received() -> None:
 def test_a_published_cluster_is_planned_and_certified() -> None:
     """VGG-19 anywhere on HetPipe's sixteen devices of four classes, under asynchronous 1F1B and its memory."""
     path = Path(__file__).parents[3] / "scenarios" / "hetpipe" / "vgg19.yaml"
-    free = ["constraints.placement=free", "constraints.max_servers=2", "cost.boundary_charge=link"]
+    free = ["constraints.placement=free", "constraints.max_servers=1", "cost.boundary_charge=link"]
     instance = load_scenario(path, free).load()
     plan, objective = optimum(instance)
     certificate = certify(instance, plan, objective)

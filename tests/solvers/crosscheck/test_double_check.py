@@ -48,14 +48,13 @@ def instance_with(
     between_bits: int = 400_000_000,
     copies: int = 1,
 ) -> Instance:
-    """Six layers on two servers of two devices each, unlike ones: small enough to price every plan."""
+    """Five layers on two servers of two devices each, unlike ones: small enough to price every plan."""
     layers = copies * [
         Layer("conv1", "conv2d", Split.MATRIX, 40_000, 90_000, 90_000, 40_000, 900_000),
         Layer("relu1", "relu", Split.FOLLOW, 0, 90_000, 90_000, 80_000, 0),
         Layer("conv2", "conv2d", Split.MATRIX, 60_000, 90_000, 50_000, 80_000, 1_700_000),
         Layer("relu2", "relu", Split.FOLLOW, 0, 50_000, 50_000, 50_000, 0),
-        Layer("fc1", "linear", Split.MATRIX, 300_000, 50_000, 9_000, 50_000, 700_000),
-        Layer("fc2", "linear", Split.MATRIX, 200_000, 9_000, 1_000, 9_000, 500_000),
+        Layer("fc", "linear", Split.MATRIX, 500_000, 50_000, 1_000, 50_000, 1_200_000),
     ]
     layers = [replace(layer, name=f"{layer.name}.{at}") for at, layer in enumerate(layers)]
     edges = [(one.name, other.name, one.output_bytes) for one, other in itertools.pairwise(layers)]
@@ -65,7 +64,7 @@ def instance_with(
         Server("new", DeviceClass("fast", memory_bytes, 1_900_000_000), 2, inside),
     ]
     return build_instance(
-        layer_graph("six", layers, edges),
+        layer_graph("five", layers, edges),
         cluster_graph("two", servers, [("old", "new", between)]),
         Training(global_batch=4),
         CostModel(),

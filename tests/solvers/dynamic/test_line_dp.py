@@ -46,7 +46,7 @@ from tests.examples import (
 from tests.generators import CLASSES, cluster_graphs, cost_models, instances, layer_graphs, links, trainings
 from tests.laws import so_many
 
-MOST_PLANS = 1500
+MOST_PLANS = 500
 
 
 def optimum(instance):

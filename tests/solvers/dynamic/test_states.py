@@ -50,6 +50,7 @@ from tests.generators import (
 )
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import degrees, freed, has_groups
+from tests.solvers.priced import few_plans
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 OWN_TIMES = st.builds(
@@ -131,13 +132,15 @@ def agree(found: Outcome, best: Outcome) -> None:
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_states_agree_with_brute_force(instance: Instance) -> None:
+    assume(few_plans(instance))
     agree(checked(instance, solver.solve(instance)), brute_force.solve(instance))
 
 
 @pytest.mark.slow
-@settings(max_examples=so_many(800), deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(400), deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_states_agree_with_brute_force_often(instance: Instance) -> None:
+    assume(few_plans(instance))
     agree(checked(instance, solver.solve(instance)), brute_force.solve(instance))
 
 
@@ -154,6 +157,7 @@ def test_states_agree_with_the_declarative_model(instance: Instance) -> None:
 @given(cases())
 def test_no_optimal_plan_placed_freely_takes_fewer_devices(instance: Instance) -> None:
     instance = replace(instance, constraints=replace(instance.constraints, placement=Placement.FREE))
+    assume(few_plans(instance))
     found = solver.solve(instance)
     assume(found.plan is not None)
     assert found.plan is not None
@@ -306,7 +310,7 @@ def test_places_where_nothing_may_be_cut_are_seen(instance: Instance, data: st.D
     cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
     constraints = replace(instance.constraints, no_cut=tuple(sorted(chosen)), together=(tuple(sorted(pair)),))
     limited = replace(replace(instance, cost=cost), constraints=constraints)
-    assume(has_groups(limited))
+    assume(has_groups(limited) and few_plans(limited))
     best = brute_force.solve(limited)
     found = checked(limited, solver.solve(limited))
     assert (found.proof, found.objective) == (best.proof, best.objective)

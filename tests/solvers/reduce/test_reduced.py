@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from pipecut.formulation.costs.tables import all_tables, build_tables
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Proof
-from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute, Sharded
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute, Sharded
 from pipecut.formulation.problem.instance import Instance, build_instance
 from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.options import BoundaryCharge, StageTime
 from pipecut.formulation.problem.plan import Plan
-from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive
 from pipecut.solvers.catalogue import find_any
@@ -32,6 +33,7 @@ from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, cost_models, layer_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
+from tests.solvers.priced import few_plans
 from tests.solvers.search.test_fitting import blocks
 from tests.solvers.step_time.test_formula import paced
 
@@ -74,14 +76,23 @@ def repeated(draw: st.DrawFn, clusters: st.SearchStrategy[nx.Graph] = FEW) -> In
     return replace(found, constraints=constraints)
 
 
+def as_seen(instance: Instance, micro_batches: int | None = None) -> Instance:
+    """The same instance as the reduction can see it: a step of 1F1B on the line, whose times are added up."""
+    instance = paced(instance, micro_batches)
+    added = replace(instance.cost, stage_time=StageTime.ADD, boundary_charge=BoundaryCharge.LINK)
+    training = replace(instance.training, schedule=Schedule.ONE_F_ONE_B, warm_up="classic")
+    line = replace(instance.constraints, placement=Placement.LINE)
+    return replace(instance, cost=added, training=training, constraints=line)
+
+
 def _seen(instance: Instance) -> None:
-    assume(has_groups(instance) and accepts(instance).takes and exhaustive.accepts(instance).proves)
+    assume(has_groups(instance) and accepts(instance).takes and few_plans(instance))
 
 
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 6))
 def test_the_formula_is_proved_as_by_pricing_every_plan(instance: Instance, micro_batches: int) -> None:
-    instance = paced(instance, micro_batches)
+    instance = as_seen(instance, micro_batches)
     _seen(instance)
     found, truth = solve(instance, Limits()), exhaustive.solve(instance)
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
@@ -90,7 +101,7 @@ def test_the_formula_is_proved_as_by_pricing_every_plan(instance: Instance, micr
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
 @given(repeated())
 def test_models_that_repeat_themselves_are_proved_as_by_pricing_every_plan(instance: Instance) -> None:
-    instance = paced(instance)
+    instance = as_seen(instance)
     _seen(instance)
     found, truth = solve(instance, Limits()), exhaustive.solve(instance)
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
@@ -112,7 +123,7 @@ def test_a_layer_that_follows_nothing_is_not_taken_for_one_that_follows_a_produc
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
 @given(repeated())
 def test_no_plan_is_below_the_bound_of_the_executed_step(instance: Instance) -> None:
-    instance = replace(paced(instance), goals=(Goal.STEP_TIME,))
+    instance = replace(as_seen(instance), goals=(Goal.STEP_TIME,))
     _seen(instance)
     found, truth = solve(instance, Limits()), exhaustive.solve(instance)
     assert (truth.objective is None) <= (found.plan is None)
@@ -130,7 +141,7 @@ def test_no_plan_is_below_the_bound_of_the_executed_step(instance: Instance) -> 
 @given(repeated(), st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME]))
 def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instance, goal: Goal) -> None:
     """What leaves suffixes out for a value that plans have to be below leaves the best plan in."""
-    instance = replace(paced(instance), goals=(goal,))
+    instance = replace(as_seen(instance), goals=(goal,))
     _seen(instance)
     truth = exhaustive.solve(instance)
     assume(truth.objective is not None)
@@ -147,7 +158,7 @@ def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instanc
 def test_bounds_leave_the_stages_of_the_best_plan_and_its_paths_prove_no_more_than_it_takes(
     instance: Instance,
 ) -> None:
-    instance = replace(paced(instance), goals=(Goal.STEP_TIME,))
+    instance = replace(as_seen(instance), goals=(Goal.STEP_TIME,))
     _seen(instance)
     truth = exhaustive.solve(instance)
     assume(truth.objective is not None and truth.plan is not None)
@@ -177,7 +188,7 @@ def test_devices_have_room_for_the_whole_model_where_the_short_one_needs_little(
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
 @given(repeated())
 def test_atoms_of_the_short_model_cost_what_those_cost_that_they_stand_for(instance: Instance) -> None:
-    _seen(replace(paced(instance), goals=(Goal.ITERATION_TIME,)))
+    _seen(replace(as_seen(instance), goals=(Goal.ITERATION_TIME,)))
     word, whole = Word.of(instance), all_tables(instance)
     short = build_tables(word.short, whole.groups)
     ends, few = list(word.space.atoms()), list(word.short_space.atoms())

@@ -28,6 +28,7 @@ from pipecut.solvers.step_time.bounds.spans import Index
 from pipecut.solvers.step_time.bounds.sums import NEVER_NS, Pairs, Sums
 from pipecut.solvers.step_time.solver import accepts, solve
 from tests.laws import so_many
+from tests.solvers.priced import few_plans
 from tests.solvers.step_time.test_chosen_warm_ups import with_long_transfers
 from tests.solvers.step_time.test_mixtures import rows_of, sums_of
 from tests.solvers.step_time.test_step_dp import judged_by_step, with_much_to_synchronise
@@ -53,7 +54,7 @@ def asked_about(draw: st.DrawFn) -> Instance:
 @settings(max_examples=so_many(40), deadline=None)
 @given(asked_about(), st.integers(0, 4), st.integers(1, 3))
 def test_boxes_of_few_blocks_that_are_parted_to_the_end_lose_nothing(instance: Instance, small: int, turns: int):
-    assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
+    assume(accepts(instance).proves and few_plans(instance))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asking, "MOST_BLOCKS", 2)
         patch.setattr(asking, "FIRST_STEP", 1)
@@ -67,7 +68,7 @@ def test_boxes_of_few_blocks_that_are_parted_to_the_end_lose_nothing(instance: I
 
 def _priced(instance: Instance, more: int) -> tuple[list[tuple[int, Plan]], int]:
     """Return the plans that are so many hundredths above the best at most, and what they take at most."""
-    assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
+    assume(accepts(instance).proves and few_plans(instance))
     found = [(evaluate(instance, plan), plan) for plan in exhaustive.plans(instance)]
     kept = [(one.objective, plan) for one, plan in found if one.feasible and one.objective]
     assume(kept)

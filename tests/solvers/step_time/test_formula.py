@@ -43,6 +43,7 @@ from tests.generators import instances, layer_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
 from tests.solvers.dynamic.test_states import OWN_TIMES, cases, clusters
+from tests.solvers.priced import few_plans
 from tests.solvers.step_time.test_mixtures import rows_of
 from tests.solvers.step_time.test_step_dp import pipelines
 
@@ -78,7 +79,7 @@ def agree(found: Outcome, best: Outcome) -> None:
 def test_free_choices_agree_with_brute_force(instance: Instance, micro_batches: int, goal: Goal) -> None:
     assume(has_groups(instance))
     instance = paced(instance, micro_batches, goal)
-    assume(solver.accepts(instance).takes)
+    assume(solver.accepts(instance).takes and few_plans(instance))
     agree(solved(instance), brute_force.solve(instance))
 
 
@@ -114,6 +115,7 @@ def with_memory(instance: Instance, rooms: dict[DeviceClass, int]) -> Instance:
 @settings(max_examples=so_many(100), deadline=None, suppress_health_check=QUIET)
 @given(staged())
 def test_many_stages_agree_with_brute_force(instance: Instance) -> None:
+    assume(few_plans(instance))
     agree(solved(instance), brute_force.solve(instance))
 
 
@@ -128,7 +130,7 @@ def test_places_where_nothing_may_be_cut_are_seen(
     pair = data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=2))
     constraints = replace(instance.constraints, no_cut=tuple(sorted(closed)), together=(tuple(sorted(pair)),))
     limited = replace(paced(instance, micro_batches), constraints=constraints)
-    assume(has_groups(limited) and solver.accepts(limited).takes)
+    assume(has_groups(limited) and solver.accepts(limited).takes and few_plans(limited))
     agree(solved(limited), brute_force.solve(limited))
 
 
@@ -136,6 +138,7 @@ def test_places_where_nothing_may_be_cut_are_seen(
 @settings(max_examples=so_many(130), deadline=None, suppress_health_check=QUIET)
 @given(staged(max_layers=6))
 def test_many_stages_often(instance: Instance) -> None:
+    assume(few_plans(instance))
     agree(solved(instance), brute_force.solve(instance))
 
 
@@ -143,6 +146,7 @@ def test_many_stages_often(instance: Instance) -> None:
 @given(cases(), st.integers(1, 9), FORMULAS)
 def test_binding_memory_agrees_with_brute_force(instance: Instance, micro_batches: int, goal: Goal) -> None:
     instance = paced(instance, micro_batches, goal)
+    assume(few_plans(instance))
     agree(solved(instance), brute_force.solve(instance))
 
 
@@ -151,6 +155,7 @@ def test_binding_memory_agrees_with_brute_force(instance: Instance, micro_batche
 @given(cases(max_layers=5), st.integers(1, 9), FORMULAS)
 def test_often(instance: Instance, micro_batches: int, goal: Goal) -> None:
     instance = paced(instance, micro_batches, goal)
+    assume(few_plans(instance))
     agree(solved(instance), brute_force.solve(instance))
 
 
@@ -257,6 +262,7 @@ def with_slow_links(draw: st.DrawFn) -> Instance:
 @settings(max_examples=so_many(120), deadline=None)
 @given(with_slow_links())
 def test_slow_links_agree_with_brute_force(instance: Instance) -> None:
+    assume(few_plans(instance))
     agree(solved(instance), brute_force.solve(instance))
 
 

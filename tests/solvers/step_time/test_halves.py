@@ -38,6 +38,7 @@ from pipecut.solvers.step_time.solver import accepts, solve
 from tests.examples import on_servers
 from tests.formulation.page.evaluator import evaluate_page
 from tests.laws import so_many
+from tests.solvers.priced import few_plans
 from tests.solvers.step_time.test_further import looking_ahead
 from tests.solvers.step_time.test_step_dp import judged_by_step, times, with_much_to_synchronise
 from tests.solvers.step_time.test_tied import tied_steps
@@ -67,7 +68,7 @@ def pipelines(draw: st.DrawFn) -> PipelinePasses:
 @settings(max_examples=so_many(150), deadline=None)
 @given(in_halves(judged_by_step()))
 def test_it_finds_what_pricing_every_plan_finds(instance: Instance) -> None:
-    assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
+    assume(accepts(instance).proves and few_plans(instance))
     found, truth = solve(instance), exhaustive.solve(instance)
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
     assert found.plan is None or evaluate(instance, found.plan).objective == found.objective
@@ -76,7 +77,7 @@ def test_it_finds_what_pricing_every_plan_finds(instance: Instance) -> None:
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(in_halves(tied_steps()))
 def test_it_does_so_with_weights_that_layers_share(instance: Instance) -> None:
-    assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
+    assume(accepts(instance).proves and few_plans(instance))
     found, truth = solve(instance), exhaustive.solve(instance)
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
     if found.plan is not None:
@@ -86,7 +87,7 @@ def test_it_does_so_with_weights_that_layers_share(instance: Instance) -> None:
 @settings(max_examples=so_many(60), deadline=None)
 @given(in_halves(judged_by_step()))
 def test_however_narrow_the_search_for_a_first_plan_is(instance: Instance) -> None:
-    assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
+    assume(accepts(instance).proves and few_plans(instance))
     with pytest.MonkeyPatch.context() as patch:
         looking_ahead(patch, 2)
         patch.setattr(asking, "NARROW", (1, 1))
@@ -110,7 +111,7 @@ def test_each_stage_keeps_what_waits_at_its_place(instance: Instance, at: int, m
     training = Training(many, many, schedule=Schedule.ZERO_BUBBLE_H1)
     constraints = replace(instance.constraints, memory=True)
     instance = replace(instance, training=training, constraints=constraints)
-    assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
+    assume(accepts(instance).proves and few_plans(instance))
     plans = [one for one in exhaustive.plans(instance) if len(one) == instance.demands.stages_at_most]
     assume(plans)
     room = max(1, *(stage.memory_bytes for stage in evaluate(instance, plans[at % len(plans)]).stages))
@@ -124,7 +125,7 @@ def test_each_stage_keeps_what_waits_at_its_place(instance: Instance, at: int, m
 @given(in_halves(judged_by_step(max_layers=3), stages=False), st.sampled_from([Goal.STEP_TIME, Goal.BOTTLENECK]))
 def test_all_numbers_of_stages_are_one_claim(instance: Instance, goal: Goal) -> None:
     instance = replace(instance, goals=(goal,))
-    assume(exhaustive.accepts(instance).proves)
+    assume(few_plans(instance))
     about, found = decide(instance, lambda one, within: planned(one, within, cross_check=False), ONE)
     truth = exhaustive.solve(instance)
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
@@ -183,7 +184,7 @@ def last_gradient_ns(passes: PipelinePasses, first: int, count: int) -> int:
     st.integers(0, 100),
 )
 def test_no_plan_within_a_limit_breaks_a_bound(instance: Instance, more: int) -> None:
-    assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
+    assume(accepts(instance).proves and few_plans(instance))
     tables, space = all_tables(instance), CutSpace.of(instance)
     parts = stage_parts(tables, space)
     spans, ways = spans_of(tables, parts.passes, space), ways_of(tables, state_space(tables))

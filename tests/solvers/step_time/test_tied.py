@@ -39,6 +39,7 @@ from tests.examples import follow, matrix
 from tests.formulation.page.evaluator import evaluate_page
 from tests.generators import hosts, sharded_kinds, warm_ups
 from tests.laws import so_many
+from tests.solvers.priced import few_plans
 from tests.solvers.step_time.test_further import looking_ahead
 from tests.solvers.step_time.test_mixtures import no_plan_breaks_the_bounds
 from tests.solvers.step_time.test_step_dp import FLUSHING, judged_by_step, keeps_the_bounds
@@ -135,7 +136,7 @@ def agrees(instance: Instance) -> None:
 
 
 def _seen(instance: Instance) -> None:
-    assume(any(instance.copies) and accepts(instance).proves and exhaustive.accepts(instance).proves)
+    assume(any(instance.copies) and accepts(instance).proves and few_plans(instance))
 
 
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=FILTERED)
@@ -231,5 +232,5 @@ def with_tied_head(instance: Instance) -> Instance:
 @pytest.mark.slow
 def test_gpt2_with_a_tied_head_is_proved():
     instance = replace(load_scenario(SCENARIOS / "gpt/gpt2.yaml").load(), goals=(Goal.STEP_TIME,))
-    found = planned(with_tied_head(instance), Limits())
+    found = planned(with_tied_head(instance), Limits(), cross_check=False)
     assert (found.proof, found.solver) == (Proof.OPTIMAL, "step_dp")
