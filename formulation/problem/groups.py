@@ -164,9 +164,10 @@ class GroupKind:
         servers = tuple(server for server, count in group.counts for _ in range(count))
         classes = tuple(sorted({instance.class_index(server) for server, _ in group.counts}))
         if (key := (group.counts, degree, grid)) not in known:
-            rows = replica_link(instance, servers, grid), replica_link(instance, servers, degree, grid)
-            inner = replica_link(instance, servers, degree)
-            known[key] = ring_link(instance, group.counts, degree), inner, rows if grid > 1 else None
+            axes = None
+            if grid > 1:
+                axes = replica_link(instance, servers, grid), replica_link(instance, servers, degree, grid)
+            known[key] = ring_link(instance, group.counts, degree), replica_link(instance, servers, degree), axes
         link, inner, axes = known[key]
         return GroupKind(
             group.devices, classes, link, inner, group.mode, _unequal(instance, servers, group.mode), axes

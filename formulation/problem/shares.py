@@ -164,10 +164,9 @@ def joined(instance: Instance, one: Counts, other: Counts, number: int | None = 
 
     None if both are the only device of a server.
     """
-    rows = [instance.links[a] for a, _ in one]
     # Many pairs have one and the same link.
-    found = {id(row[b]): row[b] for row in rows for b, _ in other}
-    known = tuple(link for link in found.values() if link is not None)
+    found = {id(link): link for a, _ in one for b, _ in other if (link := instance.links[a][b]) is not None}
+    known = tuple(found.values())
     if not known:
         return None
     return slowest(known).times(min(lanes(instance, one), lanes(instance, other)) if number is None else number)
