@@ -243,14 +243,14 @@ def build(
     """
     from pipecut.formulation.counted import with_counted_choices
     from pipecut.formulation.problem.constraints import Constraints
-    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.instance import build_instance
     from pipecut.formulation.problem.options import CostModel, default_goals
 
     cost = cost or CostModel.on_devices(server.device_class for server in cluster.servers)
     asked, judged = constraints or Constraints(), tuple(goals) or default_goals(training, cost)
 
     def make(one: Training) -> Instance:
-        return Instance(model=layers, cluster=cluster, training=one, cost=cost, constraints=asked, goals=judged)
+        return build_instance(layers, cluster, one, cost, asked, judged)
 
     return with_counted_choices(make, training)
 

@@ -77,10 +77,10 @@ BUDGETS = {
     "execution": 4484,
     "face": 227,
     "formulation": 10112,
-    "ingest": 7704,
+    "ingest": 7697,
     "literature": 9123,
-    "report": 1906,
-    "solvers": 18413,
+    "report": 1905,
+    "solvers": 18409,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 

@@ -357,14 +357,14 @@ class Instance:
 
 
 def build_instance(
-    layers: nx.DiGraph,
-    cluster: nx.Graph,
+    layers: nx.DiGraph | LayerGraph,
+    cluster: nx.Graph | Cluster,
     training: Training,
     cost: CostModel,
     constraints: Constraints | None = None,
     goals: tuple[Goal, ...] = (Goal.BOTTLENECK,),
 ) -> Instance:
-    """Turn a layer graph and a cluster graph into the numeric problem; both are copied.
+    """Turn a layer graph and a cluster graph into the numeric problem; graphs of networkx are copied.
 
     Byte counts of the graph, taken in ``element_bytes`` per element, are scaled to ``bytes_per_element`` of the
     training and multiplied by the micro-batch. Without ``goals`` the bottleneck is minimised, by which papers
@@ -372,8 +372,8 @@ def build_instance(
     ValueError as :class:`Instance` does.
     """
     return Instance(
-        model=LayerGraph.of(layers),
-        cluster=Cluster.of(cluster),
+        model=layers if isinstance(layers, LayerGraph) else LayerGraph.of(layers),
+        cluster=cluster if isinstance(cluster, Cluster) else Cluster.of(cluster),
         training=training,
         cost=cost,
         constraints=constraints or Constraints(),

@@ -125,7 +125,7 @@ class Scenario:
         """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
         from pipecut.formulation.counted import with_counted_choices
         from pipecut.formulation.problem.cluster import Cluster
-        from pipecut.formulation.problem.instance import Instance
+        from pipecut.formulation.problem.instance import build_instance
         from pipecut.formulation.problem.layers import LayerGraph
 
         layers = layers.copy()
@@ -144,14 +144,7 @@ class Scenario:
         model, cluster = LayerGraph.of(layers), Cluster.of(whole.cluster)
 
         def make(training: Training) -> Instance:
-            return Instance(
-                model=model,
-                cluster=cluster,
-                training=training,
-                cost=self.cost,
-                constraints=self.constraints,
-                goals=self.goals,
-            )
+            return build_instance(model, cluster, training, self.cost, self.constraints, self.goals)
 
         found = with_uses(with_counted_choices(make, whole.training), self.opened)
         if self.runtime is None:

@@ -144,28 +144,23 @@ class CountedStages:
         slots = range(len(cells) - 1, -1, -1)
         new = not self._apart.issuperset(slots)
         self._apart.update(slots)
-        self._forget()
         # What takes as long in two slots does so in all that lie between.
         order = sorted(slots, key=lambda slot: (-((slot + 1) & -(slot + 1)), slot))
         before = [self._least_of(cell, slot) for cell, slot in zip(cells, slots, strict=True)]
         changed = [self._settled(cells[-1 - slot], slot, limit) for slot in (*slots[:1], *order)]
-        self._forget()
         risen = [
             slot
             for slot, cell, less in zip(slots, cells, before, strict=True)
             if self._least_of(cell, slot) > less + less // LITTLE
         ]
         weighed = [self.times.weigh(at) for at in sorted({_rounded(self.in_flight(slot)) - 1 for slot in risen})]
-        self._forget()
+        for known in (self._known, self._ends, self._mosts):
+            known.clear()
         return new or any(changed) or any(weighed)
 
-    def _forget(self) -> None:
-        self._known.clear()
-        self._ends.clear()
-        self._mosts.clear()
-
     def _least_of(self, cell: Cell, slot: int) -> int:
-        return int(self.least(slot)[cell.size, cell.first, cell.stop])
+        found = (self.times.least(seat, slot)[cell.first, cell.stop] for seat in self.seats[cell.size])
+        return int(min(found))
 
     def _settled(self, cell: Cell, slot: int, limit: int) -> bool:
         changed = False
