@@ -294,11 +294,6 @@ def ground_of(one: str, other: str) -> tuple[Ingredient, ...]:
     return tuple(found for found in Ingredient if found in both and found.ground and found not in statement)
 
 
-def independent(one: str, other: str, unused: tuple[str, ...] = ()) -> bool:
-    """Tell whether the agreement of two methods is that of two: they share nothing but common ground."""
-    return shared(one, other, unused) == ()
-
-
 PROPOSES = "by_formula"
 """Who has plans and no proof of its own but sums that all read: a claim of it rests on whose bound it has."""
 

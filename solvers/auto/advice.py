@@ -1,38 +1,27 @@
 """What to try where nothing is proved: in words, with the numbers of the instance.
 
-Plans of simpler problems, for instances that an exact method cannot take: fewer cuts, or fewer rules.
-
-Fewer cuts are cuts at some places only: the work is divided into equal parts, each part gives the cut
-over which least is sent, and the programme over device states finds the best plan with these. It is a plan for the
-whole instance; what it proves is only what work alone says. Fewer rules make a *neighbour* that a dynamic
-programme sees; if its best plan keeps every rule here, a search can begin with it.
+Plans of a simpler problem, for instances that an exact method cannot take: cuts at some places only. The work is
+divided into equal parts, each part gives the cut over which least is sent, and the programme over device states
+finds the best plan with these. It is a plan for the whole instance; what it proves is only what work alone says.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
 from pipecut.formulation.costs.bulk.crossing import crossing_bytes
 from pipecut.formulation.costs.tables import possible_kinds
-from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome
-from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
-from pipecut.formulation.problem.options import BoundaryCharge, Combine
-from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import catalogue
-from pipecut.solvers.catalogue import find_any
-from pipecut.solvers.step_time.demands import unseen_names
 
 SOME_CUTS = 192
 """How many places are left, at most."""
-PROGRAMMES = ("state_dp", "line_dp")
-"""Who plans a neighbour: the first that takes it."""
 
 
 def with_some_cuts(instance: Instance, limits: Limits) -> Outcome:
@@ -51,29 +40,6 @@ def some_cuts(instance: Instance, number: int) -> CutSpace:
     return CutSpace((first, *(min(part, key=lambda cut: sent[cut]) for _, part in parts), last))
 
 
-def plan_of_a_neighbour(instance: Instance, limits: Limits) -> Plan | None:
-    """Return the plan of a neighbour as a first plan; None if it breaks a rule, or nobody found one in time."""
-    for neighbour in neighbours(instance):
-        for name in PROGRAMMES:
-            entry = find_any(name)
-            if not entry.accepts(neighbour).takes:
-                continue
-            with contextlib.suppress(ValueError):
-                plan = entry.load()(neighbour, replace(limits, progress=lambda _: None, below=None)).plan
-                return plan if plan is not None and evaluate(instance, plan).feasible else None
-    return None
-
-
-def neighbours(instance: Instance) -> Iterator[Instance]:
-    """Yield the instance where links pay for boundaries and the slowest stage counts; then that on the line."""
-    cost = replace(instance.cost, boundary_charge=BoundaryCharge.LINK, combine=Combine.MAX)
-    constraints = replace(instance.constraints, at_most=())
-    judged = replace(replace(instance, constraints=constraints), cost=cost, goals=(Goal.BOTTLENECK,))
-    yield judged
-    if constraints.placement is not Placement.LINE:
-        yield replace(judged, constraints=replace(constraints, placement=Placement.LINE))
-
-
 PATIENCE_S, LATE_S = 0.5, 0.25
 """After how long no further method is looked at, before and after the limit: of large ones each takes time."""
 MANY_CUTS, MANY_KINDS = 64, 12
@@ -89,7 +55,6 @@ def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]
     late = limits.time_limit_s is not None and limits.deadline.over()
     if late:
         yield f"more time than {limits.time_limit_s:g} s (--time-limit)"
-    plain = without_demands(instance)
     patience = NEVER.within(LATE_S if late else PATIENCE_S)
     for entry in catalogue.SOLVERS:
         if not entry.exact or entry.name == outcome.solver or patience.over():
@@ -97,10 +62,6 @@ def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]
         support = entry.accepts(instance)
         if support.takes and support.proves:
             yield f"--solver {entry.name}, which sees the whole instance"
-        elif support.reason and not support.too_large and plain is not None and entry.accepts(plain).proves:
-            named = ", ".join(unseen_names(instance)) if instance.goals[0].executed else ""
-            what = f"{named}, which" if named else "what"
-            yield f"the instance without {what} {entry.name} does not see{'' if named else f' ({support.reason})'}"
     # That is another question, but one that is answered with everything that is asked.
     formula = replace(instance, goals=(Goal.BOTTLENECK,))
     main = catalogue.find_any(catalogue.MAIN)
@@ -117,19 +78,6 @@ def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]
         )
     if outcome.further and outcome.of_first_goal().bound == outcome.objective:
         yield f"the goal {instance.goals[0]} alone, which is proved"
-
-
-def without_demands(instance: Instance) -> Instance | None:
-    """Return the instance with no demand but the limit on memory; None where so free its numbers are too large.
-
-    An executed time stays the goal; others become the bottleneck.
-    """
-    goals = instance.goals[:1]
-    try:
-        free = replace(instance, constraints=Constraints(memory=instance.constraints.memory))
-        return replace(free, goals=goals) if goals[0].executed else next(neighbours(free))
-    except ValueError:
-        return None
 
 
 def _kinds(instance: Instance) -> int:

@@ -31,7 +31,6 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import catalogue
 from pipecut.solvers.auto import advice as simpler
 from pipecut.solvers.auto import by_formula
-from pipecut.solvers.auto.advice import advice
 from pipecut.solvers.catalogue import AUTO, MAIN
 from pipecut.solvers.crosscheck import better, checked_by_others, largest_bytes, upheld
 from pipecut.solvers.goals import solve_in_order
@@ -151,7 +150,7 @@ def plan(instance: Instance, limits: Limits, method: SolverEntry = AUTO, *, cros
     known = outcome.solver in METHODS or outcome.solver == by_formula.NAME
     if outcome.proof in PROVED or not known or limits.ruled_out(outcome):
         return outcome
-    return replace(outcome, notes=(*outcome.notes, *advice(instance, outcome, limits)))
+    return replace(outcome, notes=(*outcome.notes, *simpler.advice(instance, outcome, limits)))
 
 
 def _by_formula(instance: Instance, limits: Limits, *, propose: bool = True) -> Outcome:
@@ -246,7 +245,8 @@ class _Asking:
         if main is not None and MAIN not in self.refusing:
             if executed and self.best is None and self._begins_settled():
                 return
-            yield MAIN, main[0].load(), self._with_a_start(quick=quick)
+            known = self.limits if self.given is None else replace(self.limits, known=self.given)
+            yield MAIN, main[0].load(), known
 
     def _able(self, skipped: str) -> Iterator[tuple[SolverEntry, Support]]:
         """Yield who sees all of the instance, in order; nobody is looked at before it is his turn."""
@@ -288,12 +288,3 @@ class _Asking:
             self.best, self.given = begun, by_formula.bound_of(self.instance, begun)
             return self._settled(begun)
         return False
-
-    def _with_a_start(self, *, quick: bool) -> Limits:
-        """Return the limits with a first plan for a large model, or the bound for an executed time."""
-        if self.given is not None:
-            return replace(self.limits, known=self.given)
-        if quick or self.limits.start is not None or self.best is not None:
-            return self.limits
-        start = simpler.plan_of_a_neighbour(self.instance, self.limits.share(BEGINNING))
-        return self.limits if start is None else replace(self.limits, start=start)

@@ -15,6 +15,8 @@ stages are bounded by how many devices they have (``solvers.reduce.by_count``):
   another goes through all stages, else as many as under 1F1B.
 * Time is counted by the order of passes (:class:`LeastStep`). What is done once a step is left out of executed
   times, but for the first stage under 1F1B.
+* Devices that hold several stages, dealt out in turn, have the first atom of the model in the first group and the
+  last one in the last, so what they hold is that of a run of atoms if all between is alike (``Word.apart``).
 
 Plans of the wider question that keep the rules are priced as what was asked. The claim rests on such a plan alone.
 """
@@ -42,12 +44,14 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers.catalogue import REDUCED, is_reduced
 from pipecut.solvers.reduce.by_count import TRIED, ByCount, Open
 from pipecut.solvers.reduce.counted import CountedStages
+from pipecut.solvers.reduce.executed.in_turn import InTurn
 from pipecut.solvers.reduce.grids import GridFound, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.solver import OFFERED, value_of
+from pipecut.solvers.reduce.search import ByFormula
+from pipecut.solvers.reduce.solver import OFFERED, search_of, value_of
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
 
@@ -160,7 +164,7 @@ def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
     """Return the wider question of an instance with nothing open, and how time is counted; None for none."""
     training, cost, goal = instance.training, instance.cost, instance.goals[0]
     free = instance.constraints.placement is Placement.FREE
-    if training.chunks > 1 or cost.stage_time is StageTime.OVERLAP or isinstance(training.warm_up, tuple):
+    if training.schedule.in_a_v or cost.stage_time is StageTime.OVERLAP or isinstance(training.warm_up, tuple):
         return None
     if goal not in TIMES or (free and not head_is_best(instance)):
         return None
@@ -175,7 +179,9 @@ def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
     )
     like = replace(
         instance,
-        training=replace(training, schedule=order, schedule_choices=(), warm_up="classic"),
+        training=replace(
+            training, schedule=order, schedule_choices=(), chunks=1, chunk_choices=(), warm_up="classic"
+        ),
         constraints=replace(Constraints(seen), placement=Placement.LINE, forms=()),
         cost=replace(
             cost,
@@ -221,12 +227,19 @@ def _no_slower(one: Link | None, others: Iterable[Link]) -> bool:
     return all(own >= more for own, more in pairs) and all(one.latency_ns <= other.latency_ns for other in others)
 
 
-def searched(instance: Instance, upper: int, deadline: Deadline) -> ByCount:
-    """Return the search of the wider question for plans below a value; they are priced as what was asked."""
+def searched(instance: Instance, upper: int, deadline: Deadline) -> ByFormula | ByCount | InTurn:
+    """Return the search of the wider question for plans below a value; they are priced as what was asked.
+
+    That is what was asked where the reduction sees it.
+    """
+    if is_reduced(instance):
+        return search_of(instance, upper, deadline)
     found, demands = wider(instance), instance.demands
     if found is None:
         raise ValueError("there is no wider question")
     numbers = demands.stages_at_least or 1, demands.stages_at_most or FORBIDDEN
+    if instance.training.chunks > 1:
+        numbers = 1, FORBIDDEN
     return _search(instance, *found, upper, deadline, numbers)
 
 
@@ -234,8 +247,9 @@ def _search(
     instance: Instance, asked: Instance, path: LeastStep, upper: int, deadline: Deadline, numbers: tuple[int, int]
 ) -> ByCount:
     """Return a search of plans of so many stages by what is ``asked`` of them, priced as those of ``instance``."""
-    word, goal = Word.of(asked), instance.goals[0]
-    stages = ReducedStages.of(word, SeatLine.of(asked, word.space), deadline, each=goal.executed, few=True)
+    goal, apart = instance.goals[0], instance.training.chunks > 1
+    word = replace(Word.of(asked), apart=apart)
+    stages = ReducedStages.of(word, SeatLine.of(asked, word.space), deadline, each=goal.executed, few=not apart)
     search = ByCount.of(stages, partial(value_of, instance), upper)
     if path is LeastStep.EXECUTED:
         return search
@@ -244,7 +258,7 @@ def _search(
         stages=counted,
         micro_batches=search.micro_batches if goal in WHOLE_STEP else 1,
         executed=False,
-        make=stages.plan,
+        make=stages.plan if not apart else lambda _: None,
         takes=search.takes,
         price=search.price,
         deadline=deadline,
@@ -292,15 +306,21 @@ def widened(instance: Instance, limits: Limits, start: GridFound | None) -> Wide
         within = limits.share(len(alike) - at + 0.5)
         if len(alike) > 1:  # what is told of a part says nothing of the whole
             within = replace(within, progress=lambda one: limits.progress(replace(one, bound=None, whole=False)))
-        for one, outcome in Jointly.run(some, within, begun, searched):
+        asked = {_question(one.training): one for one in reversed(some)}
+        for one, outcome in Jointly.run(list(asked.values()), within, begun, searched):
             # Where there is no plan there is nothing to undercut.
-            none = outcome.bound is None
-            bounds[one.training] = FORBIDDEN if none else (outcome.bound or 0) * times_in_a_step(one)
+            bound = FORBIDDEN if outcome.bound is None else outcome.bound * times_in_a_step(one)
+            bounds |= dict.fromkeys((of for of in own if _question(of) == _question(one.training)), bound)
             if outcome.plan is not None and outcome.objective is not None:
                 told = GridFound(outcome.objective, outcome.plan, one)
                 start = told if start is None or told.step < start.step else start
     # Nobody looks twice whether there is no plan at all.
     return Widened(bounds if min(bounds.values()) < FORBIDDEN else {}, start)
+
+
+def _question(training: Training) -> object:
+    """Return what the wider questions of trainings with as many micro-batches differ in."""
+    return training.schedule, training.warm_up, training.micro_batches, min(training.chunks, 2)
 
 
 def _with_room(choices: Sequence[Instance], limits: Limits) -> GridFound | None:

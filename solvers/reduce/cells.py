@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pipecut.formulation.costs.bulk.divided import WHOLE_INPUT, divided
 from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Tables, build_tables
 from pipecut.formulation.limits import NEVER, Deadline, in_time
@@ -146,7 +147,17 @@ def priced_groups(word: Word, groups: tuple[Group, ...], deadline: Deadline) -> 
     rooms, most = [one.memory_bytes for one in word.whole.device_classes], most_bytes(word.whole)
     # Capacities are cut off at what a model may need at most, which of the short model is less.
     capacity = tuple(min(most, *(rooms[one] for one in kind.classes)) for kind in tables.kinds)
-    return tables, replace(MemoryTables.of(tables), capacity=capacity)
+    held = replace(MemoryTables.of(tables), capacity=capacity)
+    return tables, _of_several(word, tables, held) if word.apart else held
+
+
+def _of_several(word: Word, tables: Tables, held: MemoryTables) -> MemoryTables:
+    """Return what devices with several stages hold at least: these compute again in turn, and begin anywhere."""
+    again = np.array([bool(kind.mode.recompute) for kind in tables.kinds])[:, None, None]
+    rerun = np.where(again, divided(tables, tables.instance.stash_bytes, WHOLE_INPUT), 0)
+    received = held.received.copy()
+    received[:, 1:] = received[:, list(word.short_space.places[1:-1]) or [0]].min(axis=1, keepdims=True)
+    return replace(held, once=np.maximum(0, held.once - rerun), received=received)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -429,7 +440,7 @@ class AtomGrowth:
         held, nodes = self.sums.held, self.nodes
         shape = len(self.sums.tables.kinds), len(nodes.parent)
         nothing = np.zeros(shape, dtype=np.int64)
-        if held is None or not held.recomputing:
+        if held is None or not held.recomputing or self.word.apart:
             return (RecomputeCase(self.run(deadline, frozenset()), nothing),)
         again = self._rerun(held)
         large = frozenset(np.flatnonzero(MUCH * again.max(axis=0) >= again.max()).tolist())
@@ -455,6 +466,8 @@ class AtomGrowth:
 
     def run(self, deadline: Deadline, kept: frozenset[int]) -> Numbers:
         """Return the least sums ``[weights, kind, node]`` with some atoms that are not computed again."""
+        if self.word.apart:
+            return self._apart(deadline)
         shape = len(self.sums.weights), len(self.sums.tables.kinds)
         found = np.empty((*shape, len(self.nodes.parent)), dtype=np.int64)
         states: dict[int, Numbers] = {}
@@ -469,6 +482,27 @@ class AtomGrowth:
             found[:, :, node] = grown.sums.min(axis=tuple(range(len(live)))) if live else grown.sums
         return found
 
+    def _apart(self, deadline: Deadline) -> Numbers:
+        """Return least sums of atoms that may each stand behind any other, or at the head of a stage."""
+        found = list[Numbers]()
+        for node in in_time(range(len(self.nodes.parent)), deadline):
+            sums = self._factor(node, again=True)[0].sums
+            found.append(sums.min(axis=tuple(range(sums.ndim - 2))))
+        alone = self._levelled(np.stack(found, axis=-1), self.nodes.atom)
+        for node, parent in enumerate(self.nodes.parent):
+            if parent >= 0:
+                alone[:, :, node] = np.minimum(alone[:, :, node] + alone[:, :, parent], NO_SUM)
+        return alone
+
+    def _levelled(self, values: Numbers, atoms: Sequence[int]) -> Numbers:
+        """Return values by atom in which no block has more than another, and nothing else in the middle has any.
+
+        So whatever devices hold of the middle, there is a run of atoms of which this tells no more.
+        """
+        ends, blocks = np.isin(atoms, (0, self.word.short_space.stops - 1)), np.isin(atoms, self.word.blocks)
+        least = values.min(axis=-1, where=blocks, initial=NO_SUM)
+        return np.where(blocks, least[..., None], np.where(ends, values, 0))
+
     def working(self, *, most: bool = False) -> Numbers:
         """Return ``[kind, node]``: the largest working set at least, or at most if no atom is computed again."""
         held = self.sums.held
@@ -480,6 +514,8 @@ class AtomGrowth:
             for (_, layer), copies in held.copies.items():
                 by_layer[:, layer] += copies.working_set.max(axis=1)
         by_atom = np.stack([by_layer[:, first:stop].max(axis=1) for first, stop in ends], axis=1)
+        if self.word.apart:
+            by_atom = self._levelled(by_atom, range(len(ends)))
         found = by_atom[:, self.nodes.atom]
         for node, parent in enumerate(self.nodes.parent):
             if parent >= 0:

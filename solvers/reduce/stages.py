@@ -168,7 +168,7 @@ class ReducedStages:
 
         That of a stage that fits is no longer, where one is known.
         """
-        if seat not in self._true:
+        if seat not in self._true or self.word.apart:
             return np.full((self.atoms + 1, self.atoms + 1), FORBIDDEN, dtype=np.int64)
         where, in_flight = self._seats[seat], self.in_flight(slot)
         if (seat, in_flight) not in self._most:
@@ -209,6 +209,8 @@ class ReducedStages:
 
     def settle(self, cell: Cell, slot: int, limit: int) -> bool:
         """Price the stage of a plan exactly as far as it may be below a limit; tell whether anything changed."""
+        if self.word.apart:
+            return False
         seat, in_flight = int(self.line.seat[cell.x, cell.size]), self.in_flight(slot)
         if self._split(seat):
             return True

@@ -26,13 +26,22 @@ PERIODS = 32
 class Word:
     """The atoms of a model: ``of_atom[a]`` is the atom of the short model that atom ``a`` is like.
 
-    ``whole`` is the instance that was read, ``short`` that of the short model, with all else as it was.
+    ``whole`` is the instance that was read, ``short`` that of the short model, with all else as it was. ``apart``:
+    devices hold several stages, so that atoms which follow each other here need not do so there.
     """
 
     whole: Instance
     space: CutSpace
     short: Instance
     of_atom: tuple[int, ...]
+    apart: bool = False
+
+    @property
+    def blocks(self) -> list[int]:
+        """Return the atoms of the short model between its ends that compute half as much as any there, or more."""
+        inner = list(self.short_space.atoms())[1:-1]
+        macs = [sum(self.short.layers[at].macs for at in range(*ends)) for ends in inner]
+        return [at for at, many in enumerate(macs, 1) if 2 * many >= max(macs)]
 
     @property
     def short_space(self) -> CutSpace:

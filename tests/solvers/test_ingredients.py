@@ -29,7 +29,7 @@ from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.certifying import certify
 from pipecut.solvers.cpsat import solver as layered
 from pipecut.solvers.crosscheck import ROUTES, Claim, Verdict, claims_of, double_check
-from pipecut.solvers.ingredients import METHODS, Ingredient, ground_of, independent, shared
+from pipecut.solvers.ingredients import METHODS, Ingredient, ground_of, shared
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 
@@ -324,7 +324,7 @@ def of_code(module: str, name: str, code: str) -> bool:
 def test_what_several_methods_rest_on_is_attacked_by_a_test_that_does_not() -> None:
     """Traced, not listed: whatever becomes common ground needs a test, and no test stands for what is gone."""
     own, statement = {name: reads(name) for name in METHODS}, stated()
-    pairs = [pair for pair in itertools.combinations(METHODS, 2) if independent(*pair)]
+    pairs = [pair for pair in itertools.combinations(METHODS, 2) if shared(*pair) == ()]
     ground = {one for pair in pairs for one in own[pair[0]] & own[pair[1]] - statement}
     attacked = {one for one in ground if any(of_code(*one, code) for code in ATTACKED)}
     ground = attacked | {one for one in ground if not any(of_code(*one, code) for code in WORDS)}
@@ -414,7 +414,7 @@ def test_common_ground_is_the_formulation() -> None:
 
 def test_who_is_independent_of_whom() -> None:
     """Written out, so that a change of the table shows here."""
-    pairs = {frozenset(pair) for pair in itertools.combinations(METHODS, 2) if independent(*pair)}
+    pairs = {frozenset(pair) for pair in itertools.combinations(METHODS, 2) if shared(*pair) == ()}
     of = {name: {other for pair in pairs if name in pair for other in pair - {name}} for name in METHODS}
     programmes = {"line_dp", "state_dp", "step_dp", "reduced_dp"}
     assert of["cpsat"] == programmes | {"brute_force", "certificate"}
@@ -435,13 +435,13 @@ def test_who_is_independent_of_whom() -> None:
 def test_what_a_claim_does_not_rest_on_is_not_shared() -> None:
     """Where chains of atoms refused nothing, the programme over states and the reduction share no ground."""
     assert shared("state_dp", "reduced_dp") == (Ingredient.ATOMS,)
-    assert independent("state_dp", "reduced_dp", ("ATOMS",))
+    assert shared("state_dp", "reduced_dp", ("ATOMS",)) == ()
     roomy, tight = (find_any("state_dp").load()(instance, ONE) for instance in (BASE, CASES[1]))
     assert roomy.unused == ("ATOMS",) and (tight.unused == ()) == ("stages fit in no way" in tight.notes[0])
 
 
 def test_of_an_unknown_claimant_nobody_is_independent() -> None:
-    assert shared("claimant", "brute_force") is None and not independent("claimant", "brute_force")
+    assert shared("claimant", "brute_force") is None
     best = truth(BASE)
     assert best.values is not None
     outcome = Outcome("claimant", Proof.OPTIMAL, best.plan, best.values[0], best.values[0])

@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from benchmarks.size.large import llama_405b, many_operators
+from benchmarks.size.large import many_operators
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.outcome import Limits, Progress, Proof
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.auto import solve as at_once
-from pipecut.solvers.auto.advice import without_demands
 from pipecut.solvers.auto.solve import plan
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many
@@ -45,10 +44,3 @@ def test_a_large_instance_has_a_plan_before_any_table(monkeypatch: pytest.Monkey
     assert told[-1].objective is not None
     limits.progress(Progress(None, 0))
     assert told[-1] == told[-2]
-
-
-@pytest.mark.slow
-def test_advice_does_not_free_what_is_too_large_then() -> None:
-    """Cut anywhere, the model would hold more than can be counted; between blocks it does not."""
-    assert without_demands(llama_405b()) is None
-    assert without_demands(many_operators(10)) is not None

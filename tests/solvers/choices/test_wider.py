@@ -22,13 +22,13 @@ from pipecut.formulation.problem.constraints import Goal, Placement
 from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
-from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers import exhaustive
 from pipecut.solvers.choices.neighbours import LeastStep, Widened, head_is_best, searched, widened, wider
 from pipecut.solvers.choices.trainings import decided
 from pipecut.solvers.reduce.solver import accepts
-from tests.examples import on_servers
+from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import CLASSES, cluster_graphs, links
 from tests.laws import so_many
 from tests.solvers.choices.test_trainings import three_products
@@ -54,9 +54,9 @@ def alike(draw: st.DrawFn) -> nx.Graph:
 
 
 @st.composite
-def opened(draw: st.DrawFn) -> Instance:
+def opened(draw: st.DrawFn, least: int = 2) -> Instance:
     """Models that repeat themselves, with something open or asked that the reduction does not see."""
-    instance = paced(draw(repeated(draw(st.sampled_from([alike(), cluster_graphs(max_devices=3)])))))
+    instance = paced(draw(repeated(draw(st.sampled_from([alike(), cluster_graphs(max_devices=3)])), least)))
     goal = draw(
         st.sampled_from([Goal.STEP_TIME, Goal.STEP_TIME, Goal.ITERATION_TIME, Goal.BOTTLENECK, Goal.PERIOD])
     )
@@ -68,9 +68,9 @@ def opened(draw: st.DrawFn) -> Instance:
     warm_up = draw(st.sampled_from(["classic", "eager", "choose"])) if order is Schedule.ONE_F_ONE_B else "classic"
     stages = draw(st.sampled_from([None, None, 2]))
     if room := draw(st.sampled_from([None, 2, 3, 4, 6])):
-        least = MemoryParts.undivided(instance).total * room // 4
+        size = max(1, MemoryParts.undivided(instance).total * room // 4)
         rows = [
-            replace(one, device_class=replace(one.device_class, memory_bytes=least)) for one in instance.servers
+            replace(one, device_class=replace(one.device_class, memory_bytes=size)) for one in instance.servers
         ]
         instance = on_servers(instance, tuple(rows))
     both = st.sampled_from(Synchronisation)
@@ -255,3 +255,47 @@ def test_what_nobody_else_answers_has_the_plan_and_the_bound_of_the_wider_questi
     assert best // 2 < outcome.bound <= best <= outcome.objective  # what is done once a step is left out
     assert evaluate(found.instance, outcome.plan).objective == outcome.objective
     assert outcome.bound_by == ("reduced_dp",)
+
+
+@st.composite
+def interleaved(draw: st.DrawFn) -> Instance:
+    """The same with groups that hold two stages or three, of blocks that are alike or not."""
+    instance = draw(opened(least=4))
+    assume(instance.devices > 1)
+    model = instance.model
+    if draw(st.booleans()):
+        times = st.lists(st.integers(1, 9), min_size=len(model.layers), max_size=len(model.layers))
+        rows = zip(model.layers, draw(times), strict=True)
+        model = replace(model, layers=tuple(replace(row, macs=row.macs * many) for row, many in rows))
+    many = draw(st.sampled_from([2, 2, 4, 3]))
+    training = replace(
+        instance.training,
+        global_batch=many * draw(st.sampled_from([1, 2])),
+        micro_batches=many,
+        schedule=Schedule.ONE_F_ONE_B,
+        warm_up="classic",
+        chunks=draw(st.sampled_from([2, 2, 2, 3])),
+    )
+    cost = replace(instance.cost, synchronisation=Synchronisation.CHARGED, boundary_charge=BoundaryCharge.LINK)
+    goal = draw(st.sampled_from([Goal.STEP_TIME, Goal.STEP_TIME, Goal.BOTTLENECK]))
+    asked = replace(instance.constraints, stages_at_least=None)
+    return replace(instance, model=model, training=training, cost=cost, constraints=asked, goals=(goal,))
+
+
+@settings(max_examples=so_many(300), deadline=None, suppress_health_check=QUIET)
+@given(interleaved())
+def test_no_plan_of_groups_with_several_stages_is_below_the_bound(instance: Instance) -> None:
+    assume(wider(instance) is not None)
+    truth = _truth(instance)
+    if truth.objective is not None:
+        assert _bound(instance, truth.objective + 1) <= truth.objective
+
+
+def test_stages_that_are_dealt_out_share_work_that_no_run_of_layers_does() -> None:
+    """Two groups have a short and a long layer each; of two runs one has a long layer and all that is short."""
+    layers = chain([matrix(f"l{at}", macs) for at, macs in enumerate((10, 10, 90, 90))], [0] * 3)
+    instance = instance_of(layers, mesh(1, 1), training=Training(2, 2, chunks=2))
+    truth = exhaustive.solve(replace(instance, goals=(Goal.BOTTLENECK,)))
+    assert truth.plan is not None and truth.objective == 3 * (10 + 90)
+    longest = 3 * 90
+    assert longest <= _bound(replace(instance, goals=(Goal.BOTTLENECK,)), truth.objective + 1) <= truth.objective

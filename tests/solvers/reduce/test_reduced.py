@@ -44,10 +44,10 @@ FEW = cluster_graphs(max_devices=3)
 
 
 @st.composite
-def repeated(draw: st.DrawFn, clusters: st.SearchStrategy[nx.Graph] = FEW) -> Instance:
-    """A few layers that follow themselves several times, between others that stand once."""
+def repeated(draw: st.DrawFn, clusters: st.SearchStrategy[nx.Graph] = FEW, least: int = 2) -> Instance:
+    """A few layers that follow themselves ``least`` times or more, between others that stand once."""
     block = draw(layer_graphs(max_layers=2, tied=False))
-    times, first = draw(st.integers(2, 4)), draw(st.booleans())
+    times, first = draw(st.integers(least, 4)), draw(st.booleans())
     rows, edges = [], []
     for number in range(times):
         names = {name: f"{name}.{number}" for name in block}
