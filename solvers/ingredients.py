@@ -112,7 +112,7 @@ class Ingredient(enum.Enum):
             *(
                 f"pipecut.solvers.search.first_plan:{name}"
                 for name in (
-                    *("balanced_plans", "is_large", "divided", "stage_of", "Known"),
+                    *("balanced_plans", "is_large", "divided"),
                     *("first_plan", "_priced", "_plan", "_pack", "fitting_plans", "_filled", "_fits", "_in_form"),
                 )
             ),

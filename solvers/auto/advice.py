@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipecut.formulation.costs.bulk.crossing import crossing_bytes
-from pipecut.formulation.costs.tables import possible_kinds
-from pipecut.formulation.limits import NEVER, TooLargeError
+from pipecut.formulation.limits import NEVER
 from pipecut.formulation.outcome import Limits, Outcome
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
@@ -42,8 +41,8 @@ def some_cuts(instance: Instance, number: int) -> CutSpace:
 
 PATIENCE_S, LATE_S = 0.5, 0.25
 """After how long no further method is looked at, before and after the limit: of large ones each takes time."""
-MANY_CUTS, MANY_KINDS = 64, 12
-"""From how many places to cut, and kinds of device groups, fewer of them make a proof much easier."""
+MANY_CUTS = 64
+"""From how many places to cut fewer of them make a proof much easier."""
 
 
 def advice(instance: Instance, outcome: Outcome, limits: Limits) -> tuple[str, ...]:
@@ -70,18 +69,5 @@ def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]
     cuts = len(CutSpace.of(instance).places) - 2
     if cuts > MANY_CUTS:
         yield f"fewer than {cuts} places to cut: merge layers, or close some with constraints.no_cut"
-    kinds = 0 if patience.over() else _kinds(instance)
-    if kinds > MANY_KINDS:
-        yield (
-            f"fewer than {kinds} kinds of device groups: narrow constraints.max_servers,"
-            " constraints.devices_per_stage or constraints.tensor_parallel_degrees"
-        )
     if outcome.further and outcome.of_first_goal().bound == outcome.objective:
         yield f"the goal {instance.goals[0]} alone, which is proved"
-
-
-def _kinds(instance: Instance) -> int:
-    try:
-        return len(possible_kinds(instance))
-    except TooLargeError:
-        return 0

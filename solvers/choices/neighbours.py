@@ -306,7 +306,7 @@ def widened(instance: Instance, limits: Limits, start: GridFound | None) -> Wide
         within = limits.share(len(alike) - at + 0.5)
         if len(alike) > 1:  # what is told of a part says nothing of the whole
             within = replace(within, progress=lambda one: limits.progress(replace(one, bound=None, whole=False)))
-        asked = {_question(one.training): one for one in reversed(some)}
+        asked = {_question(one.training): one for one in (*reversed(some), *([known.instance] if known else ()))}
         for one, outcome in Jointly.run(list(asked.values()), within, begun, searched):
             # Where there is no plan there is nothing to undercut.
             bound = FORBIDDEN if outcome.bound is None else outcome.bound * times_in_a_step(one)

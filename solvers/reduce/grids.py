@@ -76,12 +76,13 @@ class GridFound:
 
     def beside(self, about: Instance, outcome: Outcome) -> str:
         """Say what grid it is, as people write it, and how much more it takes than a plan, or that it is that."""
-        group, many = self.plan.stages[0].group, self.instance.training.micro_batches
+        group, training = self.plan.stages[0].group, self.instance.training
+        many, dealt = training.micro_batches, f", vp {training.chunks}" * (training.chunks > 1)
         level = list(Sharded).index(group.mode.sharded)
         again = ", recomputes" * (group.mode.recompute is not False or any(one.again for one in self.plan.stages))
         words = (
-            f"(tp {group.tensor_parallel_degree}, pp {len(self.plan)}, dp {group.replicas}, ZeRO {level},"
-            f" {many} micro-{plural(many, 'batch')}{again})"
+            f"(tp {group.tensor_parallel_degree}, pp {training.ranks(len(self.plan))}{dealt}, dp {group.replicas},"
+            f" ZeRO {level}, {many} micro-{plural(many, 'batch')}{again})"
         )
         if outcome.plan == self.plan or outcome.objective is None:
             return f"this plan {words}"
@@ -108,20 +109,22 @@ def best_grid(instance: Instance, limits: Limits) -> GridFound | None:
     """
     if len(instance.layers) * instance.devices < GRIDS_FROM:
         return None
-    choices = [one for one in instance.training.choices if one.chunks == 1]
+    choices = [one for one in instance.training.choices if not one.schedule.in_a_v]
+    orders = [[one for one in choices if (one.chunks > 1) is several] for several in (False, True)]
     best: GridFound | None = None
     with contextlib.suppress(StoppedError, TooLargeError):
         grids = Grids(shortened(instance), limits.share(PART).within(MOST_S).deadline)
-        for found in itertools.islice(grids.plans(choices), TRIED):
-            if best is not None and found.promised >= best.step:
-                break
-            about, plan = replace(instance, training=found.training), grids.plan(found)
-            priced = evaluate(about, plan)
-            if priced.feasible and priced.objective is not None:
-                one = GridFound(priced.objective, plan, about)
-                if best is None or one.step < best.step:
-                    best = one
-                    limits.progress(best.told)
+        for some in orders:
+            for found in itertools.islice(grids.plans(some), TRIED):
+                if best is not None and found.promised >= best.step:
+                    break
+                about, plan = replace(instance, training=found.training), grids.plan(found)
+                priced = evaluate(about, plan)
+                if priced.feasible and priced.objective is not None:
+                    one = GridFound(priced.objective, plan, about)
+                    if best is None or one.step < best.step:
+                        best = one
+                        limits.progress(best.told)
     return best
 
 

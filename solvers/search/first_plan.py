@@ -27,14 +27,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes, received_bytes, stage_parts
+from pipecut.formulation.costs.memory import capacity_bytes, stage_parts
 from pipecut.formulation.costs.tables import Tables
-from pipecut.formulation.costs.times import layout_form
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER, Deadline, StoppedError, TooLargeError, in_time
 from pipecut.formulation.problem.constraints import Goal, Recompute
 from pipecut.formulation.problem.cuts import CutSpace
-from pipecut.formulation.problem.groups import Group, GroupKind, forms_on, line
+from pipecut.formulation.problem.groups import Group, forms_on, line
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FORMS, Layer, Split
 from pipecut.formulation.problem.modes import ONE_COPY, modes
@@ -70,35 +69,6 @@ def divided(instance: Instance, used: int, stages: int) -> Iterator[list[Group]]
     for mode in modes(instance, sizes[0]):
         if all(mode in modes(instance, size) for size in set(sizes)):
             yield [Group.on_line(instance, first, size, mode) for first, size in zip(cuts, sizes, strict=False)]
-
-
-def stage_of(span: Span, group: Group, forms: Sequence[int]) -> Stage:
-    """Return the stage of these layers, in those of the forms of all layers that are its own."""
-    return Stage(span, group, tuple(forms[span.first : span.stop]))
-
-
-class Known:
-    """What layers hold on the devices of stages, found once for layers that are alike; until a deadline."""
-
-    def __init__(self, instance: Instance, deadline: Deadline) -> None:
-        self.instance, self.deadline = instance, deadline
-        self._parts: dict[GroupKind, dict[tuple[object, ...], MemoryParts]] = {}
-
-    def layer(self, stage: Stage, layer: int, kind: GroupKind) -> MemoryParts:
-        """Return what ``formulation.costs.memory.MemoryParts.of_layer`` does."""
-        source = layout_form(self.instance, stage.span, layer)
-        form = 0 if source is None else stage.form(source)
-        copy = self.instance.copied(layer, stage.span.first)
-        known, key = self._parts.setdefault(kind, {}), (form, copy, self.instance.alike[layer])
-        if key not in known:
-            known[key] = MemoryParts.of_layer(self.instance, kind, layer, form, copy)
-        return known[key]
-
-    def stage(self, stage: Stage) -> MemoryParts:
-        """Return what ``formulation.costs.memory.stage_parts`` does."""
-        kind = GroupKind.of(self.instance, stage.group)
-        received = MemoryParts(received=received_bytes(self.instance, kind, stage.span.first))
-        return MemoryParts.sum((*(self.layer(stage, layer, kind) for layer in stage.span.layers), received))
 
 
 BALANCED, KEPT = 8, 4
@@ -189,39 +159,40 @@ def fitting_plans(instance: Instance, *, thorough: bool = False, deadline: Deadl
     the servers.
     """
     ends = list(itertools.accumulate(server.devices for server in instance.servers))
-    known = Known(instance, deadline)
     yield from balanced_plans(instance, deadline)
     for used in (1, *ends) if thorough else ends[-1:]:
         for stages in range(1, min(used, len(instance.layers)) + 1):
             for groups, form in itertools.product(divided(instance, used, stages), FORMS):
                 blocks = instance.constraints.recompute is Recompute.BLOCKS and not groups[0].mode.recompute
                 for again in (False, True)[: 1 + blocks]:
-                    plan = _filled(known, groups, form, again=again)
+                    plan = _filled(instance, groups, form, deadline, again=again)
                     if plan is not None:
                         yield plan
 
 
-def _filled(known: Known, groups: Sequence[Group], form: int, *, again: bool) -> Plan | None:
+def _filled(
+    instance: Instance, groups: Sequence[Group], form: int, deadline: Deadline, *, again: bool
+) -> Plan | None:
     """Fill group after group; None if layers are left over, or too few to go round.
 
     ``again``: every block is computed again by itself.
     """
-    instance, space = known.instance, CutSpace.of(known.instance)
+    space = CutSpace.of(instance)
 
     def made(span: Span, group: Group, forms: Forms) -> Stage:
-        stage = stage_of(span, group, forms)
+        stage = Stage(span, group, forms[span.first : span.stop])
         return replace(stage, again=space.blocks(span)) if again else stage
 
     places, at = space.places, 0
     stages: list[Stage] = []
     by_size = {group.devices: _in_form(instance, group, form) for group in groups}
-    for index, group in enumerate(groups):
+    for index, group in enumerate(in_time(groups, deadline)):
         forms = by_size[group.devices]
         low, high = at, len(places) - 1 - (len(groups) - index - 1)
         while low < high:
             middle = (low + high + 1) // 2
             span = Span(places[at], places[middle])
-            if _fits(known, made(span, group, forms), index, len(groups)):
+            if _fits(instance, made(span, group, forms), index, len(groups)):
                 low = middle
             else:
                 high = middle - 1
@@ -232,14 +203,11 @@ def _filled(known: Known, groups: Sequence[Group], form: int, *, again: bool) ->
     return Plan(tuple(stages)) if at == len(places) - 1 else None
 
 
-def _fits(known: Known, stage: Stage, index: int, stages: int) -> bool:
+def _fits(instance: Instance, stage: Stage, index: int, stages: int) -> bool:
     """Tell whether a stage fits; its memory depends on the others only by their number."""
-    instance = known.instance
-    known.deadline.check()
     if not instance.constraints.memory:
         return True
-    parts = stage_parts(instance, stage) if stage.again else known.stage(stage)
-    held = parts.times(Keeps.of(instance.training, index, stages), stage.group.mode)
+    held = stage_parts(instance, stage).times(Keeps.of(instance.training, index, stages), stage.group.mode)
     return held.total <= capacity_bytes(instance, stage.group)
 
 
@@ -267,21 +235,14 @@ def simple_plan(
     """
     best: tuple[int, Plan] | None = None
     some, most = NEVER.within(patience_s), NEVER.within(most_patience_s)
-    fitting = _until(fitting_plans(instance, deadline=most), most)
-    with contextlib.suppress(TooLargeError):
-        for plan in _in_turn(fitting, simple_plans(instance)):
+    with contextlib.suppress(StoppedError, TooLargeError):
+        for plan in _in_turn(fitting_plans(instance, deadline=most), simple_plans(instance)):
             if most.over() or (best is not None and some.over()):
                 break
             found = evaluate(instance, plan)
             if found.feasible and found.objective is not None and (best is None or found.objective < best[0]):
                 best = found.objective, plan
     return best
-
-
-def _until(plans: Iterator[Plan], deadline: Deadline) -> Iterator[Plan]:
-    """Yield plans for as long as there is time; whoever looks for the next one may be stopped."""
-    with contextlib.suppress(StoppedError):
-        yield from in_time(plans, deadline)
 
 
 def _in_turn(*kinds: Iterator[Plan]) -> Iterator[Plan]:

@@ -91,7 +91,10 @@ class _Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
-    """All of a grid but the cuts; ``costs`` are what stages cost, ``keeps`` how often they keep what they hold."""
+    """All of a grid but the cuts; ``costs`` are what stages cost, ``keeps`` how often they keep what they hold.
+
+    Where groups hold several stages, ``own`` are the costs of groups, with what their devices have room for.
+    """
 
     row: _Row
     mode: Mode
@@ -99,6 +102,7 @@ class _Way:
     again: bool
     costs: tuple[PieceCosts, ...]
     keeps: tuple[Keeps, ...]
+    own: tuple[PieceCosts, ...] = ()
 
     def changed(self, change: Callable[[PieceCosts], PieceCosts]) -> _Way:
         """Return the way with other costs of its stages."""
@@ -151,7 +155,10 @@ class Grids:
 
     def plans(self, choices: Iterable[Training]) -> Iterator[GridPlan]:
         """Yield plans of all choices in the order of what they promise. Raises StoppedError after the deadline."""
-        ticks, every = itertools.count(), [_Choice(self, replace(self.short, training=one)) for one in choices]
+        ticks, alike = itertools.count(), dict[Training, list[Training]]()
+        for one in choices:
+            alike.setdefault(replace(one, chunks=min(one.chunks, 2), chunk_choices=()), []).append(one)
+        every = [_Choice(self, replace(self.short, training=some[0]), tuple(some)) for some in alike.values()]
         # Of large micro-batches no sample takes longer than of small ones.
         most = sorted(every, key=lambda one: one.short.training.micro_batches)[:1]
         scanned = [found for one in most for found in one.scanned(every)]
@@ -171,7 +178,7 @@ class Grids:
         way, pieces, of_atom = found.way, self.pieces, self.pieces.model.of_atom
         stages: list[Stage] = []
         ends = itertools.pairwise((*found.cuts, len(of_atom)))
-        for (first, stop), group in zip(ends, way.row.on(way.mode), strict=True):
+        for (first, stop), group in zip(ends, itertools.cycle(way.row.on(way.mode)), strict=False):
             forms = tuple(form for atom in of_atom[first:stop] for form in way.forms[slice(*pieces.own[atom])])
             again = (at for at in range(first, stop) if way.again and pieces.repeats[of_atom[at]])
             runs = tuple(Span(*pieces.ends[at]) for at in again)
@@ -197,10 +204,14 @@ class Grids:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Choice:
-    """One number of micro-batches and order of passes: those of ``short``, an instance of the short model."""
+    """One number of micro-batches and order of passes: those of ``short``, an instance of the short model.
+
+    ``trainings`` have them: one, or several in which groups hold different numbers of stages.
+    """
 
     grids: Grids
     short: Instance
+    trainings: tuple[Training, ...]
     known: dict[int, tuple[Keeps, ...]] = field(default_factory=dict)
 
     @property
@@ -218,6 +229,8 @@ class _Choice:
         """Yield the stages on all groups at each degree of any choice: times unsharded, ways with least memory."""
         found: dict[tuple[_Row, int], dict[Mode, None]] = {}
         for one, row in itertools.product(every, self.grids.rows):
+            if not one.dealt_to(row):
+                continue
             for mode in row.modes(one.short):
                 found.setdefault((row, mode.tensor_parallel_degree(row.size)), {})[mode] = None
         plain = {
@@ -242,10 +255,17 @@ class _Choice:
 
     def begun(self, scanned: Iterable[_Scanned]) -> Iterator[_Entry]:
         """Yield groups of every size at each degree, with what nothing on them undercuts."""
-        for one in scanned:
+        for one in (one for one in scanned if self.dealt_to(one.row)):
             part = self.samples(one.row, one.degree) / one.samples
             bound = self.hand(int(one.total * part), int(one.largest * part), len(one.row.groups))
             yield bound, partial(self._modes, one, part)
+
+    def dealt_to(self, row: _Row) -> list[Training]:
+        """Return those in which all groups may hold as many stages: several if the groups are alike."""
+        many, stops = len(row.groups), len(self.grids.pieces.ends)
+        some = [one for one in self.trainings if many <= stops // one.chunks]
+        alike = many > 1 and len(set(row.like)) == 1
+        return [one for one in some if one.chunks == 1 or (alike and one.dealt_to(many))]
 
     def _scaled(self, way: _Way, part: Fraction) -> _Way:
         """Return a way with this number of micro-batches, and so many times the samples."""
@@ -337,15 +357,21 @@ class _Choice:
 
     def _divided(self, way: _Way) -> Iterator[_Entry]:
         """Yield the plans with blocks divided evenly by time, and by number with more in front or behind."""
+        freed = way.changed(lambda one: replace(one, capacity=0))
+        for one in self.dealt_to(way.row):
+            dealt = replace(way, costs=freed.costs * one.chunks, keeps=way.keeps * one.chunks, own=way.costs)
+            yield from self._of_training(one, dealt if one.chunks > 1 else way)
+
+    def _of_training(self, training: Training, way: _Way) -> Iterator[_Entry]:
         many = len(way.costs)
         each, more = divmod(len(self.grids.pieces.ends), many)
         front = tuple(at * each + min(at, more) for at in range(many))
         behind = tuple(at * each + max(0, at - many + more) for at in range(many))
         balanced = self._balanced(way)
         for cuts in dict.fromkeys((balanced, front, behind) if balanced is not None else ()):
-            if cuts == balanced or self._fits(way, cuts):
+            if (cuts == balanced and not way.own) or self._fits(way, cuts):
                 promised = self.promised(way, cuts)
-                yield promised, GridPlan(promised, self.short.training, way, cuts)
+                yield promised, GridPlan(promised, training, way, cuts)
 
     def _balanced(self, way: _Way) -> tuple[int, ...] | None:
         """Return the cuts with the least largest stage, first stages full; None if layers do not fit anyhow."""
@@ -385,15 +411,35 @@ class _Choice:
         return np.array([self._taken(cost)[row].sum() for cost, row in zip(way.costs, rows, strict=True)]), rows
 
     def _fits(self, way: _Way, cuts: Sequence[int]) -> bool:
+        if way.own:
+            return self._dealt_fits(way, cuts)
         stages = zip(way.costs, way.keeps, self._sums(way, cuts)[1], cuts, strict=True)
         return all(
             not cost.capacity or _held(cost, keeps, row, first)[-1] <= cost.capacity
             for cost, keeps, row, first in stages
         )
 
+    def _dealt_fits(self, way: _Way, cuts: Sequence[int]) -> bool:
+        """Tell whether what groups hold of all their stages when the first backward pass begins may fit."""
+        ranks, rows = len(way.own), self._sums(way, cuts)[1]
+        for at, cost in enumerate(way.own):
+            last = 2 * (ranks - at) - 1
+            kept = [ranks + max(0, last - ranks), *[ranks] * (len(rows) // ranks - 2), min(ranks, last)]
+            own = list(zip(kept, cuts[at::ranks], rows[at::ranks], strict=True))
+            held = sum(int((cost.once + cost.version + n * cost.stash)[row].sum()) for n, _, row in own)
+            received = sum(n * int(cost.received[first]) for n, first, _ in own)
+            if cost.capacity and held + received + max(cost.work[row].max() for _, _, row in own) > cost.capacity:
+                return False
+        return True
+
     def promised(self, way: _Way, cuts: Sequence[int]) -> int:
         """Return what a step takes at least with these cuts."""
         own, rows = self._sums(way, cuts)
+        if way.own:
+            # A group waits for its first stage, and all before that come behind it once more.
+            before = own[: len(way.own)].cumsum() - own[: len(way.own)]
+            work = own.reshape(-1, len(way.own)).sum(axis=0)
+            return int((before + self.short.training.micro_batches * work).max())
         links = ((way.row.link_before(self.short, at), atom) for at, atom in enumerate(cuts[1:], 1))
         crossing = np.array([self._crossing(*one) for one in links], dtype=np.int64)
         if not self.executed and self.short.cost.boundary_charge is BoundaryCharge.LINK:

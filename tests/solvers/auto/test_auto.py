@@ -121,11 +121,9 @@ def test_what_is_not_proved_says_what_to_try(scenario: Path, monkeypatch: pytest
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", silent))
     monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
     monkeypatch.setattr("pipecut.solvers.auto.advice.MANY_CUTS", 3)
-    monkeypatch.setattr("pipecut.solvers.auto.advice.MANY_KINDS", 0)
     instance = load_scenario(scenario, UNSEEN).load()
     tries = [note for note in plan(instance, Limits()).notes if note.startswith("to try: ")]
-    assert tries[0].startswith("to try: fewer than 4 places to cut") and "kinds of device groups" in tries[1]
-    assert len(tries) == 2
+    assert [one.startswith("to try: fewer than 4 places to cut") for one in tries] == [True]
     one = plan(load_scenario(scenario).load(), Limits(time_limit_s=1e-9), find_any("cpsat")).notes
     assert "to try: more time than 1e-09 s (--time-limit)" in one
     assert "to try: --solver state_dp, which sees the whole instance" in one

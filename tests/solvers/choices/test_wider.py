@@ -27,6 +27,7 @@ from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers import exhaustive
 from pipecut.solvers.choices.neighbours import LeastStep, Widened, head_is_best, searched, widened, wider
 from pipecut.solvers.choices.trainings import decided
+from pipecut.solvers.reduce.grids import GridFound
 from pipecut.solvers.reduce.solver import accepts
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import CLASSES, cluster_graphs, links
@@ -37,7 +38,9 @@ from tests.solvers.priced import few_plans
 from tests.solvers.reduce.test_reduced import QUIET, as_seen, repeated
 from tests.solvers.step_time.test_formula import paced
 
-SEEN = mock.patch("pipecut.solvers.choices.neighbours.is_reduced", lambda one: accepts(one).takes)
+SEEN = mock.patch(
+    "pipecut.solvers.choices.neighbours.is_reduced", lambda one: one.training.chunks == 1 and accepts(one).takes
+)
 """However small an instance is, the reduction is asked about it."""
 
 
@@ -299,3 +302,18 @@ def test_stages_that_are_dealt_out_share_work_that_no_run_of_layers_does() -> No
     assert truth.plan is not None and truth.objective == 3 * (10 + 90)
     longest = 3 * 90
     assert longest <= _bound(replace(instance, goals=(Goal.BOTTLENECK,)), truth.objective + 1) <= truth.objective
+
+
+def test_one_question_bounds_all_numbers_of_stages_a_group_whatever_is_begun_with() -> None:
+    layers = chain([matrix(f"l{at}", 10) for at in range(6)], [0] * 5)
+    training = Training(2, 2, chunks=2, chunk_choices=(2, 3))
+    instance = replace(instance_of(layers, mesh(1, 1), training=training), goals=(Goal.STEP_TIME,))
+    choices = [replace(instance, training=one) for one in training.choices]
+    truths = [exhaustive.solve(one) for one in choices]
+    values = [one.objective or 0 for one in truths]
+    for about, truth, value in zip(choices, truths, values, strict=True):
+        assert truth.plan is not None
+        with SEEN:
+            found = widened(instance, Limits(), GridFound(value, truth.plan, about))
+        assert {*found.bounds} == {one.training for one in choices} and found.start is not None
+        assert min(found.bounds.values()) > 0 and max(found.bounds.values()) <= min(values) <= found.start.step

@@ -22,11 +22,13 @@ from pipecut.formulation.problem.layers import FORMS, Axis, Split
 from pipecut.formulation.problem.modes import modes
 from pipecut.formulation.problem.options import Combine
 from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule
 from pipecut.solvers.reduce.grids import GridTold, best_grid, shortened
 from pipecut.solvers.search.grids import Grids
 from pipecut.solvers.search.pieces import ShortModel
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many
+from tests.solvers.choices.test_wider import alike
 from tests.solvers.reduce.test_reduced import repeated
 from tests.solvers.search.test_fitting import blocks
 
@@ -173,6 +175,45 @@ def test_short_models_promise_what_whole_ones_do(instance: Instance, goal: Goal)
         for model in (shortened(instance), ShortModel.itself(instance))
     ]
     assert rows[0] == rows[1] == sorted(rows[0])
+
+
+def dealt_out(instance: Instance) -> Iterator[Plan]:
+    """Yield grids of one training whose groups hold several stages, the first of which have an atom more."""
+    training, space = instance.training, CutSpace.of(instance)
+    for size in range(1, instance.devices // 2 + 1):
+        ranks = instance.devices // size
+        stages = ranks * training.chunks
+        if any(one.devices % size for one in instance.servers) or not training.dealt_to(ranks):
+            continue
+        parts = [space.stops // stages + (at < space.stops % stages) for at in range(stages)]
+        ends = [space.places[at] for at in itertools.accumulate(parts, initial=0)]
+        for mode in (one for one in modes(instance, size) if one.grid == 1 and min(parts) > 0):
+            groups = [Group.on_line(instance, at % ranks * size, size, mode) for at in range(stages)]
+            for forms in dict.fromkeys(forms_of(instance, groups[0])):
+                pairs = zip(itertools.starmap(Span, itertools.pairwise(ends)), groups, strict=True)
+                yield Plan(tuple(Stage(span, one, forms[span.first : span.stop]) for span, one in pairs))
+
+
+@QUIET
+@given(repeated(alike(), 4), st.sampled_from([(2,), (1, 2), (1, 2, 3)]), st.sampled_from([2, 4]))
+def test_no_grid_is_better_where_groups_hold_several_stages(
+    instance: Instance, chunks: tuple[int, ...], least: int
+) -> None:
+    instance = judged(instance, Goal.STEP_TIME, (least, 6))
+    training = replace(
+        instance.training,
+        schedule=Schedule.ONE_F_ONE_B,
+        warm_up="classic",
+        chunks=chunks[-1],
+        chunk_choices=chunks if len(chunks) > 1 else (),
+    )
+    instance = replace(instance, training=training)
+    choices = [one for one in training.choices if one.chunks > 1]
+    several = [replace(instance, training=one) for one in choices]
+    priced = [evaluate(one, plan) for one in several for plan in dealt_out(one)]
+    values = [one.objective for one in priced if one.feasible and one.objective is not None]
+    best = best_of(several, shortened(instance))
+    assert not values or (best is not None and best <= min(values))
 
 
 def test_a_grid_is_told_and_said_as_people_write_it() -> None:
