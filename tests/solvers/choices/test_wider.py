@@ -279,7 +279,7 @@ def interleaved(draw: st.DrawFn) -> Instance:
         warm_up="classic",
         chunks=draw(st.sampled_from([2, 2, 2, 3])),
     )
-    cost = replace(instance.cost, synchronisation=Synchronisation.CHARGED, boundary_charge=BoundaryCharge.LINK)
+    cost = replace(instance.cost, boundary_charge=BoundaryCharge.LINK)
     goal = draw(st.sampled_from([Goal.STEP_TIME, Goal.STEP_TIME, Goal.BOTTLENECK]))
     asked = replace(instance.constraints, stages_at_least=None)
     return replace(instance, model=model, training=training, cost=cost, constraints=asked, goals=(goal,))
