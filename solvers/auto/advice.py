@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 
 from pipecut.formulation.costs.bulk.crossing import crossing_bytes
-from pipecut.formulation.limits import NEVER
 from pipecut.formulation.outcome import Limits, Outcome
-from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
-from pipecut.solvers import catalogue
 
 SOME_CUTS = 192
 """How many places are left, at most."""
@@ -39,8 +35,6 @@ def some_cuts(instance: Instance, number: int) -> CutSpace:
     return CutSpace((first, *(min(part, key=lambda cut: sent[cut]) for _, part in parts), last))
 
 
-PATIENCE_S, LATE_S = 0.5, 0.25
-"""After how long no further method is looked at, before and after the limit: of large ones each takes time."""
 MANY_CUTS = 64
 """From how many places to cut fewer of them make a proof much easier."""
 
@@ -51,21 +45,8 @@ def advice(instance: Instance, outcome: Outcome, limits: Limits) -> tuple[str, .
 
 
 def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]:
-    late = limits.time_limit_s is not None and limits.deadline.over()
-    if late:
+    if limits.time_limit_s is not None and limits.deadline.over():
         yield f"more time than {limits.time_limit_s:g} s (--time-limit)"
-    patience = NEVER.within(LATE_S if late else PATIENCE_S)
-    for entry in catalogue.SOLVERS:
-        if not entry.exact or entry.name == outcome.solver or patience.over():
-            continue
-        support = entry.accepts(instance)
-        if support.takes and support.proves:
-            yield f"--solver {entry.name}, which sees the whole instance"
-    # That is another question, but one that is answered with everything that is asked.
-    formula = replace(instance, goals=(Goal.BOTTLENECK,))
-    main = catalogue.find_any(catalogue.MAIN)
-    if instance.goals[0].executed and not patience.over() and main.accepts(formula).takes:
-        yield f"the formula, objective: {Goal.BOTTLENECK}, of which {main.name} sees the whole instance"
     cuts = len(CutSpace.of(instance).places) - 2
     if cuts > MANY_CUTS:
         yield f"fewer than {cuts} places to cut: merge layers, or close some with constraints.no_cut"

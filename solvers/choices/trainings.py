@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pipecut.formulation.costs.amounts import plural
+from pipecut.formulation.costs.amounts import goal_text, plural
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
@@ -56,7 +56,7 @@ from pipecut.solvers.choices.any_order import (
 )
 from pipecut.solvers.choices.neighbours import Widened, narrower_plan, widened
 from pipecut.solvers.crosscheck import NOT_CHECKED, checked_by_others, cross_check
-from pipecut.solvers.reduce.grids import GridFound, best_grid, times_in_a_step
+from pipecut.solvers.reduce.grids import GridFound, best_grid, interleaved, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
@@ -492,6 +492,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
     # Whoever begins with a plan of his own, or only asks for better ones, wants no other; nor do other orders.
     begun = limits.start is not None or limits.below is not None or has_other_orders(instance)
     grid = None if begun else best_grid(instance, limits)
+    dealt = interleaved(grid, limits)
     known = Widened({}, None) if begun else widened(instance, limits, grid)
     if not begun and known.start is grid:
         known = replace(known, start=narrower_plan(instance, limits, grid))
@@ -505,6 +506,10 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
     if start is not None:
         found = start.no_worse(*found)
     claim = known.raised(*found)
+    if dealt is not None and dealt.step < (claim.objective or 0) * times_in_a_step(found[0]):
+        said = f"{goal_text(instance.goals[0], dealt.objective)} with the plain grid {dealt.words}"
+        note = f"to try: training.chunks: [1, {dealt.instance.training.chunks}], {said}"
+        claim = replace(claim, notes=(note, *claim.notes))
     return Decision(found[0], claim, others, time.monotonic() - began_s)
 
 

@@ -25,6 +25,8 @@ from pipecut.solvers.search.pieces import ShortModel
 
 GRIDS_FROM = 4_000
 """Layers times devices from which grids are looked for: a search of less is over before they are found."""
+WORTH, DEALT = 20, (2, 3, 4, 6, 8)
+"""Where the stages of a grid wait for more than one part in so many of a step, groups may hold so many."""
 PART, MOST_S, TRIED = 4, 15.0, 12
 """They may take one part in so many of the time, and so long at most; so many are priced at most."""
 
@@ -74,20 +76,24 @@ class GridFound:
             "micro_batches": self.instance.training.micro_batches,
         }
 
-    def beside(self, about: Instance, outcome: Outcome) -> str:
-        """Say what grid it is, as people write it, and how much more it takes than a plan, or that it is that."""
+    @property
+    def words(self) -> str:
+        """Say what grid it is, as people write it."""
         group, training = self.plan.stages[0].group, self.instance.training
         many, dealt = training.micro_batches, f", vp {training.chunks}" * (training.chunks > 1)
         level = list(Sharded).index(group.mode.sharded)
         again = ", recomputes" * (group.mode.recompute is not False or any(one.again for one in self.plan.stages))
-        words = (
+        return (
             f"(tp {group.tensor_parallel_degree}, pp {training.ranks(len(self.plan))}{dealt}, dp {group.replicas},"
             f" ZeRO {level}, {many} micro-{plural(many, 'batch')}{again})"
         )
+
+    def beside(self, about: Instance, outcome: Outcome) -> str:
+        """Say what grid it is, and how much more it takes than a plan, or that it is that."""
         if outcome.plan == self.plan or outcome.objective is None:
-            return f"this plan {words}"
+            return f"this plan {self.words}"
         more = self.step / (outcome.objective * times_in_a_step(about)) - 1
-        return f"{goal_text(about.goals[0], self.objective)}, {gap(more)} slower {words}"
+        return f"{goal_text(about.goals[0], self.objective)}, {gap(more)} slower {self.words}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,20 @@ def best_grid(instance: Instance, limits: Limits) -> GridFound | None:
                         best = one
                         limits.progress(best.told)
     return best
+
+
+def interleaved(grid: GridFound | None, limits: Limits) -> GridFound | None:
+    """Return the best plain grid whose groups hold several stages, where the training gives each group one.
+
+    None where that is no order of passes, or stages wait for no more than one part in WORTH of a grid of one.
+    """
+    if grid is None or not grid.instance.training.warms_up or grid.instance.training.schedule_choices:
+        return None
+    training, waits = grid.instance.training, len(grid.plan) - 1
+    if training.chunk_choices or WORTH * waits <= training.micro_batches + waits:
+        return None
+    opened = replace(grid.instance, training=replace(training, chunks=DEALT[0], chunk_choices=DEALT))
+    return best_grid(opened, replace(limits, progress=lambda _: None))
 
 
 def shortened(instance: Instance) -> ShortModel:
