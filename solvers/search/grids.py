@@ -157,7 +157,8 @@ class Grids:
         """Yield plans of all choices in the order of what they promise. Raises StoppedError after the deadline."""
         ticks, alike = itertools.count(), dict[Training, list[Training]]()
         for one in choices:
-            alike.setdefault(replace(one, chunks=min(one.chunks, 2), chunk_choices=()), []).append(one)
+            own = replace(one, chunks=min(one.chunks, 2), schedule_choices=(), chunk_choices=())
+            alike.setdefault(own, []).append(one)
         every = [_Choice(self, replace(self.short, training=some[0]), tuple(some)) for some in alike.values()]
         # Of large micro-batches no sample takes longer than of small ones.
         most = sorted(every, key=lambda one: one.short.training.micro_batches)[:1]
