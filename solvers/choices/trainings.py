@@ -56,7 +56,7 @@ from pipecut.solvers.choices.any_order import (
 )
 from pipecut.solvers.choices.neighbours import Widened, narrower_plan, widened
 from pipecut.solvers.crosscheck import NOT_CHECKED, checked_by_others, cross_check
-from pipecut.solvers.reduce.grids import GridFound, best_grid, interleaved, times_in_a_step
+from pipecut.solvers.reduce.grids import GridFound, best_grid, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
@@ -492,7 +492,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
     # Whoever begins with a plan of his own, or only asks for better ones, wants no other; nor do other orders.
     begun = limits.start is not None or limits.below is not None or has_other_orders(instance)
     grid = None if begun else best_grid(instance, limits)
-    dealt = interleaved(grid, limits)
+    dealt = None if grid is None else grid.interleaved(limits)
     known = Widened({}, None) if begun else widened(instance, limits, grid)
     if not begun and known.start is grid:
         known = replace(known, start=narrower_plan(instance, limits, grid))

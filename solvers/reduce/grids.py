@@ -88,6 +88,19 @@ class GridFound:
             f" ZeRO {level}, {many} micro-{plural(many, 'batch')}{again})"
         )
 
+    def interleaved(self, limits: Limits) -> GridFound | None:
+        """Return the best grid whose groups hold several stages, where the training gives each group one.
+
+        None where that is no order of passes, or stages wait for no more than one part in WORTH of a step.
+        """
+        training, waits = self.instance.training, len(self.plan) - 1
+        closed = training.schedule_choices or training.chunk_choices or not training.warms_up
+        if closed or WORTH * waits <= training.micro_batches + waits:
+            return None
+        with contextlib.suppress(ValueError):  # goals by formula know of no such groups
+            opened = replace(self.instance, training=replace(training, chunks=DEALT[0], chunk_choices=DEALT))
+            return best_grid(opened, replace(limits, progress=lambda _: None))
+
     def beside(self, about: Instance, outcome: Outcome) -> str:
         """Say what grid it is, and how much more it takes than a plan, or that it is that."""
         if outcome.plan == self.plan or outcome.objective is None:
@@ -132,20 +145,6 @@ def best_grid(instance: Instance, limits: Limits) -> GridFound | None:
                         best = one
                         limits.progress(best.told)
     return best
-
-
-def interleaved(grid: GridFound | None, limits: Limits) -> GridFound | None:
-    """Return the best plain grid whose groups hold several stages, where the training gives each group one.
-
-    None where that is no order of passes, or stages wait for no more than one part in WORTH of a grid of one.
-    """
-    if grid is None or not grid.instance.training.warms_up or grid.instance.training.schedule_choices:
-        return None
-    training, waits = grid.instance.training, len(grid.plan) - 1
-    if training.chunk_choices or WORTH * waits <= training.micro_batches + waits:
-        return None
-    opened = replace(grid.instance, training=replace(training, chunks=DEALT[0], chunk_choices=DEALT))
-    return best_grid(opened, replace(limits, progress=lambda _: None))
 
 
 def shortened(instance: Instance) -> ShortModel:

@@ -438,7 +438,7 @@ class _Choice:
         own, rows = self._sums(way, cuts)
         if way.own:
             # A group waits for its first stage, and all before that come behind it once more.
-            before = own[: len(way.own)].cumsum() - own[: len(way.own)]
+            before = (own[: len(way.own)].cumsum() - own[: len(way.own)]) * self.executed
             work = own.reshape(-1, len(way.own)).sum(axis=0)
             return int((before + self.short.training.micro_batches * work).max())
         links = ((way.row.link_before(self.short, at), atom) for at, atom in enumerate(cuts[1:], 1))

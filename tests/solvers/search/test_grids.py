@@ -24,7 +24,7 @@ from pipecut.formulation.problem.options import Combine
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Schedule
 from pipecut.solvers.choices.trainings import decide
-from pipecut.solvers.reduce.grids import DEALT, GridTold, best_grid, interleaved, shortened
+from pipecut.solvers.reduce.grids import DEALT, GridTold, best_grid, shortened
 from pipecut.solvers.search.grids import Grids
 from pipecut.solvers.search.pieces import ShortModel
 from tests.generators import cluster_graphs, instances, layer_graphs
@@ -247,17 +247,19 @@ def test_there_is_none_where_no_group_may_be() -> None:
 def test_what_groups_with_several_stages_would_bring_is_told_where_stages_wait_for_long() -> None:
     instance = replace(blocks(256, 10**12, tensor_parallel_degrees=(1, 2, 4)), goals=(Goal.STEP_TIME,))
     grid = best_grid(instance, Limits())
-    dealt = interleaved(grid, Limits())
-    assert grid is not None and dealt is not None and dealt.step < grid.step
+    assert grid is not None
+    dealt = grid.interleaved(Limits())
+    assert dealt is not None and dealt.step < grid.step
     chunks = dealt.instance.training.chunks
     assert chunks in DEALT and f", vp {chunks}, " in dealt.words
     assert evaluate(dealt.instance, dealt.plan).objective == dealt.objective
     chosen, claim = decide(instance, nobody, Limits())
     assert claim.notes[0] == f"to try: training.chunks: [1, {chunks}], 696.6 ms with the plain grid {dealt.words}"
     assert chosen.training.chunks == 1 and claim.plan == grid.plan
-    many = replace(instance.training, global_batch=512, micro_batches=256)
-    assert interleaved(best_grid(replace(instance, training=many), Limits()), Limits()) is None
-    assert interleaved(None, Limits()) is None
+    many = replace(instance, training=replace(instance.training, global_batch=512, micro_batches=256))
+    formula = replace(instance, goals=(Goal.ITERATION_TIME,))
+    others = [best_grid(one, Limits()) for one in (many, formula)]
+    assert [one is not None and one.interleaved(Limits()) for one in others] == [None, None]
 
 
 def nobody(instance: Instance, limits: Limits) -> Outcome:
