@@ -299,9 +299,12 @@ class _Choice:
         return Fraction(ceil_div(batch, size // degree), degree)
 
     def hand(self, total: int, largest: int, stages: int) -> int:
-        """Return what a step takes at least of so many stages that take so long together, the largest so long."""
+        """Return what a step takes at least of so many stages that take so long together, the largest so long.
+
+        Of groups that hold several stages the largest run says nothing: they may share what no as many runs do.
+        """
         goal, training = self.short.goals[0], self.short.training
-        steps, slow = training.micro_batches, max(ceil_div(total, stages), largest)
+        steps, slow = training.micro_batches, max(ceil_div(total, stages), largest * (training.chunks == 1))
         if not goal.timed:
             return 0
         if goal in (Goal.BOTTLENECK, Goal.PERIOD) or not training.schedule.flushes:
@@ -438,9 +441,9 @@ class _Choice:
         own, rows = self._sums(way, cuts)
         if way.own:
             # A group waits for its first stage, and all before that come behind it once more.
-            before = (own[: len(way.own)].cumsum() - own[: len(way.own)]) * self.executed
-            work = own.reshape(-1, len(way.own)).sum(axis=0)
-            return int((before + self.short.training.micro_batches * work).max())
+            before = own[: len(way.own)].cumsum() - own[: len(way.own)]
+            work = self.short.training.micro_batches * own.reshape(-1, len(way.own)).sum(axis=0)
+            return int(max(own.sum(), (before + work).max()) if self.executed else work.max())
         links = ((way.row.link_before(self.short, at), atom) for at, atom in enumerate(cuts[1:], 1))
         crossing = np.array([self._crossing(*one) for one in links], dtype=np.int64)
         if not self.executed and self.short.cost.boundary_charge is BoundaryCharge.LINK:
