@@ -367,6 +367,7 @@ class _Choice:
             yield from self._of_training(one, dealt if one.chunks > 1 else way)
 
     def _of_training(self, training: Training, way: _Way) -> Iterator[_Entry]:
+        """Yield those of one training."""
         many = len(way.costs)
         each, more = divmod(len(self.grids.pieces.ends), many)
         front = tuple(at * each + min(at, more) for at in range(many))
@@ -425,10 +426,10 @@ class _Choice:
 
     def _dealt_fits(self, way: _Way, cuts: Sequence[int]) -> bool:
         """Tell whether what groups hold of all their stages when the first backward pass begins may fit."""
-        ranks, rows = len(way.own), self._sums(way, cuts)[1]
+        ranks, rows, most = len(way.own), self._sums(way, cuts)[1], self.short.training.micro_batches
         for at, cost in enumerate(way.own):
             last = 2 * (ranks - at) - 1
-            kept = [ranks + max(0, last - ranks), *[ranks] * (len(rows) // ranks - 2), min(ranks, last)]
+            kept = [min(most, max(ranks, last)), *[ranks] * (len(rows) // ranks - 2), min(ranks, last)]
             own = list(zip(kept, cuts[at::ranks], rows[at::ranks], strict=True))
             held = sum(int((cost.once + cost.version + n * cost.stash)[row].sum()) for n, _, row in own)
             received = sum(n * int(cost.received[first]) for n, first, _ in own)
