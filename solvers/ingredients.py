@@ -195,7 +195,7 @@ class Ingredient(enum.Enum):
         tuple(
             f"pipecut.solvers.reduce.{name}"
             for name in (
-                *("by_count", "by_devices", "counted", "first_stages", "jointly", "priced", "programme", "search"),
+                *("by_count", "by_devices", "counted", "jointly", "priced", "programme", "search"),
                 *(f"executed.{part}" for part in ("compositions", "in_turn", "leaves", "slowest", "steps")),
             )
         ),

@@ -13,7 +13,7 @@ from pipecut.formulation.costs import times
 from pipecut.formulation.problem.groups import GroupKind, forms_on, layouts_on
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FormEdge, Split
-from pipecut.formulation.problem.options import Compute, StageTime
+from pipecut.formulation.problem.options import Compute
 from pipecut.formulation.problem.precision import Copy
 
 States = dict[tuple[int, ...], int]
@@ -69,13 +69,6 @@ class StagePrices:
     def _inside_ns(self, kind: GroupKind, layer: int, form: int, copy: Copy | None) -> int:
         more = times.compute_ns(self.instance, layer, form, kind) - self.least_compute(kind, layer)
         return times.inside_ns(self.instance, layer, form, kind, copy) + more
-
-    def exceeds(self, kind: GroupKind, start: int, stop: int, threshold_ns: int) -> bool:
-        """Tell whether the stage of layers start .. stop - 1 takes more than the threshold in every form."""
-        compute, _ = self.floors(kind)
-        computing, communicating = compute[stop] - compute[start], self.communication_ns(kind, start, stop)
-        overlap = self.instance.cost.stage_time is StageTime.OVERLAP
-        return (max(computing, communicating) if overlap else computing + communicating) > threshold_ns
 
     def communication_ns(self, kind: GroupKind, start: int, stop: int) -> int:
         """Return the least communication of a stage, layer by layer, by the forms still looked at."""

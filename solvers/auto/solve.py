@@ -18,18 +18,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.bulk.crossing import crossing_bytes
 from pipecut.formulation.limits import ProvedBound, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, checked
+from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import catalogue
-from pipecut.solvers.auto import advice as simpler
 from pipecut.solvers.auto import by_formula
 from pipecut.solvers.catalogue import AUTO, MAIN
 from pipecut.solvers.crosscheck import better, checked_by_others, largest_bytes, upheld
@@ -150,7 +152,7 @@ def plan(instance: Instance, limits: Limits, method: SolverEntry = AUTO, *, cros
     known = outcome.solver in METHODS or outcome.solver == by_formula.NAME
     if outcome.proof in PROVED or not known or limits.ruled_out(outcome):
         return outcome
-    return replace(outcome, notes=(*outcome.notes, *simpler.advice(instance, outcome, limits)))
+    return replace(outcome, notes=(*outcome.notes, *advice(instance, outcome, limits)))
 
 
 def _by_formula(instance: Instance, limits: Limits, *, propose: bool = True) -> Outcome:
@@ -237,7 +239,7 @@ class _Asking:
                 return
             programme = next(able, None)
         if skipped or self.too_large - {MAIN}:
-            yield f"state_dp at {simpler.SOME_CUTS} cuts", simpler.with_some_cuts, self.limits
+            yield f"state_dp at {SOME_CUTS} cuts", with_some_cuts, self.limits
             if self.best is not None and self.best.plan is not None:
                 return
         if executed and needed > largest_bytes(self.instance):
@@ -288,3 +290,42 @@ class _Asking:
             self.best, self.given = begun, by_formula.bound_of(self.instance, begun)
             return self._settled(begun)
         return False
+
+
+SOME_CUTS = 192
+"""How many places are left, at most."""
+
+
+def with_some_cuts(instance: Instance, limits: Limits) -> Outcome:
+    """Return the best plan that is cut at some places only. Raises ValueError as state_dp does."""
+    from pipecut.solvers.dynamic.states.solver import solve
+
+    return solve(instance, limits, space=some_cuts(instance, SOME_CUTS))
+
+
+def some_cuts(instance: Instance, number: int) -> CutSpace:
+    """Return a space of at most so many places between its ends: of every equal part of the work the cheapest."""
+    work = [f + b for f, b in zip(instance.forward_ns[0], instance.backward_ns[0], strict=True)]
+    done = list(itertools.accumulate(work, initial=0))
+    (first, *places, last), sent = CutSpace.of(instance).places, crossing_bytes(instance)
+    parts = itertools.groupby(places, key=lambda cut: done[cut] * number // (done[-1] + 1))
+    return CutSpace((first, *(min(part, key=lambda cut: sent[cut]) for _, part in parts), last))
+
+
+MANY_CUTS = 64
+"""From how many places to cut fewer of them make a proof much easier."""
+
+
+def advice(instance: Instance, outcome: Outcome, limits: Limits) -> tuple[str, ...]:
+    """Return what may prove the first goal that is open, the most promising first; nothing if there is nothing."""
+    return tuple(f"to try: {one}" for one in _ways(instance, outcome, limits))
+
+
+def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]:
+    if limits.time_limit_s is not None and limits.deadline.over():
+        yield f"more time than {limits.time_limit_s:g} s (--time-limit)"
+    cuts = len(CutSpace.of(instance).places) - 2
+    if cuts > MANY_CUTS:
+        yield f"fewer than {cuts} places to cut: merge layers, or close some with constraints.no_cut"
+    if outcome.further and outcome.of_first_goal().bound == outcome.objective:
+        yield f"the goal {instance.goals[0]} alone, which is proved"

@@ -32,8 +32,7 @@ from pipecut.formulation.limits import Deadline
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.by_devices import DeviceSums
-from pipecut.solvers.reduce.counted import CountedStages
-from pipecut.solvers.reduce.first_stages import ExecutedStages
+from pipecut.solvers.reduce.counted import CountedStages, ExecutedStages
 from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion, PricedSums
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.stages import ReducedStages

@@ -442,14 +442,17 @@ class AtomGrowth:
         nothing = np.zeros(shape, dtype=np.int64)
         if held is None or not held.recomputing or self.word.apart:
             return (RecomputeCase(self.run(deadline, frozenset()), nothing),)
-        again = self._rerun(held)
+        again, working = self._rerun(held), self.working()
+        own = self._working_of_atoms(held)
         large = frozenset(np.flatnonzero(MUCH * again.max(axis=0) >= again.max()).tolist())
-        more = np.full(shape, NO_SUM, dtype=np.int64)
+        # An atom that is computed again holds that while its own layers work; others work at other times.
+        least = np.full(shape, NO_SUM, dtype=np.int64)
         for node, (atom, parent) in enumerate(zip(nodes.atom, nodes.parent, strict=True)):
             if atom in large:
-                more[:, node] = again[:, atom]
+                least[:, node] = again[:, atom] + own[:, atom]
             if parent >= 0:
-                more[:, node] = np.minimum(more[:, node], more[:, parent])
+                least[:, node] = np.minimum(least[:, node], least[:, parent])
+        more = np.where(least < NO_SUM, np.maximum(0, least - working), NO_SUM)
         few, all_ = self.run(deadline, large), self.run(deadline, frozenset())
         return RecomputeCase(few, nothing), RecomputeCase(all_, more)
 
@@ -508,19 +511,24 @@ class AtomGrowth:
         held = self.sums.held
         if held is None:
             return np.zeros((len(self.sums.tables.kinds), len(self.nodes.parent)), dtype=np.int64)
-        by_layer, ends = held.least(held.working_set), list(self.word.short_space.atoms())
-        if most:
-            by_layer = held.working_set.max(axis=2, where=held.possible, initial=0)
-            for (_, layer), copies in held.copies.items():
-                by_layer[:, layer] += copies.working_set.max(axis=1)
-        by_atom = np.stack([by_layer[:, first:stop].max(axis=1) for first, stop in ends], axis=1)
+        by_atom = self._working_of_atoms(held, most=most)
         if self.word.apart:
-            by_atom = self._levelled(by_atom, range(len(ends)))
+            by_atom = self._levelled(by_atom, range(self.word.short_space.stops))
         found = by_atom[:, self.nodes.atom]
         for node, parent in enumerate(self.nodes.parent):
             if parent >= 0:
                 found[:, node] = np.maximum(found[:, node], found[:, parent])
         return found
+
+    def _working_of_atoms(self, held: MemoryTables, *, most: bool = False) -> Numbers:
+        """Return ``[kind, atom]``: the largest working set of a layer at least, or at most."""
+        by_layer = held.least(held.working_set)
+        if most:
+            by_layer = held.working_set.max(axis=2, where=held.possible, initial=0)
+            for (_, layer), copies in held.copies.items():
+                by_layer[:, layer] += copies.working_set.max(axis=1)
+        ends = self.word.short_space.atoms()
+        return np.stack([by_layer[:, first:stop].max(axis=1) for first, stop in ends], axis=1)
 
     def _left(self, node: int) -> range:
         return range(self.sums.programs.all[self.nodes.program[node]].width)

@@ -67,7 +67,8 @@ class ExactStage:
             self.deadline.check()
             states.append(self._grown(states[-1], node, at))
         ends = [(int(one.rows[:, TIME].min()), key) for key, one in states[-1].items() if len(one.rows)]
-        if not ends:
+        # Not all that is too long is left out on the way, and of that which is not the best may be gone.
+        if not ends or min(ends)[0] >= self.limit:
             return None
         return self._label(states, nodes, min(ends)[1])
 

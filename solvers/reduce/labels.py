@@ -164,14 +164,17 @@ class StageLabels:
 
     def mixed(
         self, path: Sequence[AtomLabel], other: Sequence[AtomLabel], many: int, ends: tuple[int, int], price: int
-    ) -> StageLabel:
+    ) -> StageLabel | None:
         """Return the label that has so many first atoms as ``path`` has them, and the rest as ``other``.
 
-        Where layouts do not meet the atom between is chosen anew, at a price. ``ends`` are those of the stage.
+        Where layouts do not meet the atom between is chosen anew, at a price; None where it lies in no way that
+        leads from one to the other. ``ends`` are those of the stage.
         """
         rows = [*path[:many], *other[many:]]
         if 0 < many < len(rows) and path[many - 1].right != other[many].left:
             node, left, right = self.way(*ends)[many], path[many - 1].right, other[many].right
+            if self._least(node)[0][(*left, *right, price)] >= NO_SUM:
+                return None
             rows[many] = self._atom(node, left, right, price, again=self._is_again(node, (*left, *right), price))
         return self.of_path(rows)
 

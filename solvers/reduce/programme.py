@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(slots=True)
 class LineSums:
-    """The suffixes of plans whose stages and boundaries keep to a limit, and whose sum stays in a budget.
+    """The suffixes of plans whose stages, and boundaries, keep to limits, and whose sum stays in a budget.
 
     ``found[s][x, size, atom]`` is the least sum of suffixes of s + 1 stages, FORBIDDEN for none.
     """
@@ -40,21 +40,22 @@ class LineSums:
     line: SeatLine
     least: Least
     limit: int
+    crossed: int
     budget: int
     found: list[Numbers]
     front: Numbers
 
     @staticmethod
-    def of(line: SeatLine, least: Least, atoms: int, limit: int, budget: int = FORBIDDEN) -> LineSums:
+    def of(line: SeatLine, least: Least, atoms: int, limits: tuple[int, int], budget: int) -> LineSums:
         """Make all suffixes. Cost: slots x sizes x places of the line x atoms squared, in numpy."""
-        found = LineSums(line, least, limit, min(budget, FORBIDDEN), [], fronts(line, least, atoms, limit))
+        found = LineSums(line, least, *limits, min(budget, FORBIDDEN), [], fronts(line, least, atoms, limits[0]))
         behind = nothing_behind(line, atoms)
         while len(found.found) < min(atoms, line.devices // min(line.sizes)):
             made = found._grown(behind)
             if (made >= FORBIDDEN).all():
                 break
             found.found.append(made)
-            behind = behind_stages(line, made, limit=limit)
+            behind = behind_stages(line, made, limit=limits[1])
         return found
 
     def best(self) -> tuple[int, int] | None:
@@ -83,7 +84,7 @@ class LineSums:
     def rest(self, slot: int) -> list[Numbers]:
         """Return ``[x, atom]`` by size: the least sum behind a stage of a slot that ends before a place."""
         if slot:
-            return behind_stages(self.line, self.found[slot - 1], limit=self.limit)
+            return behind_stages(self.line, self.found[slot - 1], limit=self.crossed)
         return nothing_behind(self.line, self.found[0].shape[2] - 1)
 
     def cells(self, seat: int, slot: int) -> Numbers:

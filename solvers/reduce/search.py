@@ -72,6 +72,7 @@ class ByFormula:
         total, slowest, _ = found
         # Slowest stages may take no time at all.
         self._put(_Interval(total, -1, slowest))
+        self._put(_Interval(total + self.more * (slowest + 1), slowest, FORBIDDEN - 1))
         self.bound = max(self.bound, total)
 
     def step(self) -> bool:
@@ -93,6 +94,8 @@ class ByFormula:
             total, slowest, cells = found
             if wide:
                 self._take(cells)
+                # Stages that are not settled may take longer than the answer says.
+                self._put(_Interval(max(top.bound, total + self.more * (slowest + 1)), slowest, middle))
             hi = slowest if wide else slowest - 1
             self._put(_Interval(max(top.bound, total + self.more * (top.lo + 1)), top.lo, hi))
         return True
@@ -127,7 +130,7 @@ class ByFormula:
         """Return the least sum under a limit, the slowest of its stages and boundaries, and its stages."""
         self.asked += 1
         self.stages.deadline.check()
-        suffixes = LineSums.of(self.stages.line, self.stages.least, self.stages.atoms, limit, budget)
+        suffixes = LineSums.of(self.stages.line, self.stages.least, self.stages.atoms, (limit, limit), budget)
         best = suffixes.best()
         if best is None or best[0] > budget:
             return None

@@ -364,10 +364,11 @@ class ReducedStages:
         while few < many:
             middle = (few + many) // 2
             some = labels.mixed(path, cheap, middle, ends, at - 1)
-            few, many = (few, middle) if some.amounts.held(in_flight) <= room else (middle + 1, many)
+            fits = some is not None and some.amounts.held(in_flight) <= room
+            few, many = (few, middle) if fits else (middle + 1, many)
         some = labels.mixed(path, cheap, many, ends, at - 1)
-        fits = some.amounts.held(in_flight) <= room
-        return some if fits and self.taken(some) <= self.taken(label) else label
+        fits = some is not None and some.amounts.held(in_flight) <= room
+        return some if some and fits and self.taken(some) <= self.taken(label) else label
 
     def _cheapest(self, cells: Cells, kind: int, in_flight: int, cell: Cell) -> int | None:
         """Return the number of the lowest price of a byte at which the label of a stage fits, None for none.

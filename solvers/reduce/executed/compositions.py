@@ -95,7 +95,8 @@ class Compositions:
     def of(slowest: SlowestFirst, charged: ReducedStages) -> Compositions:
         """Make the suffixes. ``slowest`` has been run, ``charged`` has what stages do once a step."""
         of = slowest.stages
-        sums = LineSums.of(of.line, of.least, of.atoms, slowest.hi, slowest.budget)
+        # A link may take longer than any stage.
+        sums = LineSums.of(of.line, of.least, of.atoms, (slowest.hi, FORBIDDEN), slowest.budget)
         return Compositions(slowest, charged, sums)
 
     def all(self) -> list[tuple[int, list[Cell]]] | None:

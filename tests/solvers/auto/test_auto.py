@@ -120,7 +120,7 @@ def test_a_plan_of_one_and_the_bound_of_another_are_a_proof(instance: Instance) 
 def test_what_is_not_proved_says_what_to_try(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", silent))
     monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
-    monkeypatch.setattr("pipecut.solvers.auto.advice.MANY_CUTS", 3)
+    monkeypatch.setattr("pipecut.solvers.auto.solve.MANY_CUTS", 3)
     instance = load_scenario(scenario, UNSEEN).load()
     tries = [note for note in plan(instance, Limits()).notes if note.startswith("to try: ")]
     assert [one.startswith("to try: fewer than 4 places to cut") for one in tries] == [True]

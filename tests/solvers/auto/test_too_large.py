@@ -13,9 +13,8 @@ from pipecut.formulation.outcome import Limits, Proof, checked
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.training import Training
-from pipecut.solvers.auto import advice as simpler
-from pipecut.solvers.auto.advice import some_cuts, with_some_cuts
-from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.auto import solve as simpler
+from pipecut.solvers.auto.solve import plan, some_cuts, with_some_cuts
 from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import chain, instance_of, matrix, mesh

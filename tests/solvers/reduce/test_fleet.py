@@ -33,10 +33,9 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive
 from pipecut.solvers.reduce.by_count import WIDE, ByCount
 from pipecut.solvers.reduce.by_devices import DeviceSums
-from pipecut.solvers.reduce.counted import CountedStages
+from pipecut.solvers.reduce.counted import CountedStages, ExecutedStages
 from pipecut.solvers.reduce.executed.leaves import counted_passes
 from pipecut.solvers.reduce.executed.steps import ByStep
-from pipecut.solvers.reduce.first_stages import ExecutedStages
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.priced import Option, PricedQuestion, PricedSums
 from pipecut.solvers.reduce.programme import Cell
