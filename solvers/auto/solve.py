@@ -297,7 +297,10 @@ SOME_CUTS = 192
 
 
 def with_some_cuts(instance: Instance, limits: Limits) -> Outcome:
-    """Return the best plan that is cut at some places only. Raises ValueError as state_dp does."""
+    """Return the best plan that is cut at some places only, of an instance that no exact method can take.
+
+    It is a plan of the whole instance; what it proves is only what work alone says. Raises ValueError as state_dp.
+    """
     from pipecut.solvers.dynamic.states.solver import solve
 
     return solve(instance, limits, space=some_cuts(instance, SOME_CUTS))
