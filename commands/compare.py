@@ -23,14 +23,14 @@ from pipecut.formulation.outcome import Outcome
 def run(arguments: argparse.Namespace) -> int:
     """Run the solvers one after another, show a row for each, and return the exit code."""
     task = open_task(arguments)
-    # Each solver is asked alone, about the layers as they were traced: so nothing is said of other orders.
-    model = replace(task.instance.model, free_order=False)
-    task = replace(task, instance=replace(task.instance, model=model))
+    # Each solver is asked alone, about the layers as they were traced: nothing is said of other orders, or grids.
+    model, training = replace(task.instance.model, free_order=False), replace(task.instance.training, dealt=())
+    task = replace(task, instance=replace(task.instance, model=model, training=training))
     rows = held_to_the_best(task, [compared_row(task, solver) for solver in arguments.solvers])
     best = strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
     if arguments.json:
-        plans = plans_to_list(task.instance, rows, best)
-        arguments.reply.put(comparison_to_dict(task, rows, best) | {"plans": plans}, problems_of(rows))
+        plans = {"plans": plans_to_list(task.instance, rows, best)}
+        arguments.reply.put(comparison_to_dict(task, rows, best) | plans, problems_of(rows))
     else:
         from pipecut.commands.parts.comparison import comparison_parts
 
@@ -40,6 +40,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _exit_code(rows: list[ComparisonRow], best: Outcome | None) -> ExitCode:
     failures = [row.failure for row in rows if row.failure is not None]
-    if failures:
-        return min(failures)
-    return ExitCode.NOT_PROVED if best is None else EXIT_CODES[best.proof]
+    return min(failures, default=ExitCode.NOT_PROVED if best is None else EXIT_CODES[best.proof])

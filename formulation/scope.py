@@ -39,7 +39,8 @@ class Scope:
     many stages each group holds. ``warm_up``: as in ``Training``, of 1F1B with a stage a group.
     ``micro_batch_choices``, ``schedule_choices``, ``chunk_choices``: among which ``micro_batches``, ``schedule``
     and ``chunks`` were chosen
-    (empty: it was given). ``recompute_layers``: how many layers a stage may compute again alone.
+    (empty: it was given). ``dealt``: how many stages groups of plain grids hold that are compared with all plans
+    of one. ``recompute_layers``: how many layers a stage may compute again alone.
     ``tensor_parallel_degrees``, ``devices_per_stage``: empty where any is allowed (a degree is then the number of
     devices of the stage: it has one replica). ``demands`` are the names of other rules that limit plans.
     """
@@ -68,6 +69,7 @@ class Scope:
     micro_batch_choices: tuple[int, ...]
     schedule_choices: tuple[Schedule, ...]
     chunk_choices: tuple[int, ...]
+    dealt: tuple[int, ...]
     demands: tuple[str, ...]
     at_most: tuple[GoalLimit, ...]
 
@@ -102,6 +104,7 @@ def scope_of(instance: Instance) -> Scope:
         micro_batch_choices=instance.training.micro_batch_choices,
         schedule_choices=instance.training.schedule_choices,
         chunk_choices=instance.training.chunk_choices if "chunks" in instance.training.left_open else (),
+        dealt=instance.training.dealt,
         demands=(*(one for one in named if one not in seen), *(own.name for own in constraints.own)),
         at_most=constraints.at_most,
     )
@@ -147,10 +150,11 @@ def _order(scope: Scope) -> list[str]:
     orders = [
         _in_words(schedule, chunks, scope.warm_up)
         for schedule in scope.schedule_choices or (scope.schedule,)
-        for chunks in scope.chunk_choices or (scope.chunks,)
+        for chunks in scope.chunk_choices or (1 if scope.dealt else scope.chunks,)
         if chunks == 1 or schedule is Schedule.ONE_F_ONE_B or schedule.in_a_v
     ]
-    orders = list(dict.fromkeys(orders))
+    dealt = [f"plain grids of interleaved 1F1B of {_either(scope.dealt)} stages a group"] * bool(scope.dealt)
+    orders = [*dict.fromkeys(orders), *dealt]
     number = f"{scope.micro_batches} micro-{plural(scope.micro_batches, 'batch')}"
     if scope.micro_batch_choices:
         number += f", chosen among {', '.join(map(str, scope.micro_batch_choices))}"

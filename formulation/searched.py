@@ -43,7 +43,8 @@ def searched(instance: Instance) -> list[str]:
         "optimiser on the host": asked.optimizer_on_host is OnHost.ALLOWED,
         f"{len(training.micro_batch_choices)} numbers of micro-batches": len(training.micro_batch_choices) > 1,
         f"{len(training.schedule_choices)} schedules": len(training.schedule_choices) > 1,
-        f"{len(training.chunk_choices)} numbers of stages a group": "chunks" in training.left_open,
+        f"{len(training.chunk_choices)} numbers of stages a group": len(training.chunk_choices) > 1,
+        "interleaved grids": bool(training.dealt),
         "warm-ups": training.chooses_warm_ups,
         "free placement": several and asked.placement is Placement.FREE,
     }
@@ -68,7 +69,7 @@ def not_searched(instance: Instance) -> list[str]:
         _zero(closed): bool(closed),
         "recompute": binds and asked.recompute is Recompute.NEVER,
         "recompute by blocks": binds and blocks and asked.recompute is Recompute.ALLOWED,
-        "interleaved stages": stages and one_a_group and atoms >= TWO_EACH,
+        f"{'uneven ' * bool(training.dealt)}interleaved stages": stages and one_a_group and atoms >= TWO_EACH,
         **left,
         "other micro-batches": training.global_batch > 1 and not training.micro_batch_choices,
         "zero bubble": stages and whole_passes,

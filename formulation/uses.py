@@ -10,12 +10,17 @@ from dataclasses import replace
 
 from pipecut.formulation.costs.memory import MemoryParts
 from pipecut.formulation.problem.constraints import Goal, Recompute, Sharded
+from pipecut.formulation.problem.cuts import AtomGraph
 from pipecut.formulation.problem.instance import Instance, most_bytes
 from pipecut.formulation.problem.layers import Axis, axes_of
 from pipecut.formulation.problem.modes import ONE_COPY
 from pipecut.formulation.problem.options import Compute, Synchronisation
 from pipecut.formulation.schedules.keeps import Keeps
 
+DEALT = (2, 3, 4, 6, 8)
+"""How many stages groups of plain grids may hold."""
+GRIDS_FROM = 4_000
+"""Layers times devices from which plain grids are looked for: a search of less is over before they are found."""
 SPARE = 4
 """Memory does not bind where devices have so many times what any plan fills: questions of what if go further."""
 TIGHT = 4
@@ -43,6 +48,17 @@ def memory_is_tight(instance: Instance) -> bool:
     least = replace(instance, training=replace(training.closed(), micro_batches=most))
     needed = MemoryParts.undivided(least).times(Keeps.of(least.training, 0, 1), ONE_COPY).total
     return sum(one.devices * one.device_class.memory_bytes for one in instance.servers) < TIGHT * needed
+
+
+def dealt_for_use(instance: Instance) -> tuple[int, ...]:
+    """Return how many stages groups of plain grids hold that are compared with all plans of one.
+
+    Executed steps alone, of models that run in one order, tell one from the other. Small models have none.
+    """
+    judged = (*instance.goals, *(limit.goal for limit in instance.constraints.at_most))
+    told_apart = instance.goals == (Goal.STEP_TIME,) and all(one.executed or not one.timed for one in judged)
+    large = len(instance.layers) * instance.devices >= GRIDS_FROM
+    return DEALT if large and told_apart and AtomGraph.of(instance).in_one_order_only else ()
 
 
 def axes_of_use(instance: Instance) -> frozenset[Axis]:

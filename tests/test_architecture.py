@@ -72,15 +72,15 @@ MOST_LINES = 600
 MOST_LINES_OF_A_FUNCTION = 40
 MOST_FILES = 21
 BUDGETS = {
-    "commands": 6893,
+    "commands": 6892,
     "exchange": 613,
     "execution": 4484,
     "face": 227,
-    "formulation": 10112,
+    "formulation": 10111,
     "ingest": 7697,
     "literature": 9123,
     "report": 1905,
-    "solvers": 18409,
+    "solvers": 18404,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 

@@ -81,3 +81,11 @@ def stamps(timeline: Timeline) -> dict[str, tuple[int, int]]:
 
 def messages(timeline: Timeline) -> dict[str, tuple[int, int]]:
     return {one.label: (one.start_ns, one.stop_ns) for one in timeline.transfers()}
+
+
+def uniform(stages: int, forward_ns: int, backward_ns: int, transfer_ns: int = 0) -> Durations:
+    """Return durations of equal stages; every boundary takes ``transfer_ns`` in either direction."""
+    boundaries = (transfer_ns,) * (stages - 1)
+    return Durations(
+        (forward_ns,) * stages, (backward_ns,) * stages, activation_ns=boundaries, gradient_ns=boundaries
+    )

@@ -18,9 +18,10 @@ from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from pipecut.formulation.schedules.table import PipelineSchedule, validate
 from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from pipecut.formulation.timeline.critical_path import critical_chain
-from pipecut.formulation.timeline.durations import Contention, Execution, uniform
+from pipecut.formulation.timeline.durations import Contention, Execution
 from pipecut.formulation.timeline.measures import Footprint
 from pipecut.formulation.timeline.timeline import Timeline, run
+from tests.timelines import uniform
 
 STAGES = 64
 

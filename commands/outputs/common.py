@@ -86,6 +86,7 @@ class ScopePart(Part):
     micro_batch_choices: list[int]
     schedule_choices: list[str]
     chunk_choices: list[int]
+    dealt: list[int]
     demands: list[str]
     at_most: dict[str, int]
     words: list[str]

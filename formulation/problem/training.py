@@ -67,7 +67,8 @@ class Training:
     each group of devices holds: 1, or under 1F1B more, in Megatron's interleaved order; in a V it is always 2,
     whatever is written. A planner may choose among
     ``micro_batch_choices``, ``schedule_choices`` and ``chunk_choices`` (empty: ``micro_batches``, ``schedule`` and
-    ``chunks`` are what is written).
+    ``chunks`` are what is written). ``dealt``: beside all plans whose groups hold one stage, plain grids whose
+    groups hold so many are compared, under 1F1B.
 
     ``warm_up`` says how many forward passes a stage runs before its first backward pass under 1F1B, and so how
     many micro-batches it has in flight: ``classic``, one more than there are stages behind it; ``eager``, one more
@@ -87,6 +88,7 @@ class Training:
     chunks: int = 1
     schedule_choices: tuple[Schedule, ...] = ()
     chunk_choices: tuple[int, ...] = ()
+    dealt: tuple[int, ...] = ()
     warm_up: Literal["classic", "eager", "choose"] | tuple[int, ...] = "classic"
 
     def __post_init__(self) -> None:
@@ -160,16 +162,18 @@ class Training:
     @property
     def left_open(self) -> tuple[str, ...]:
         """The names of the fields that a planner chooses."""
-        return tuple(name for name, choices in _CHOICES.items() if len(getattr(self, choices)) > 1)
+        several = {name for name, choices in _CHOICES.items() if len(getattr(self, choices)) > 1}
+        return tuple(name for name in _CHOICES if name in several or (name == "chunks" and self.dealt))
 
     @property
     def choices(self) -> tuple[Training, ...]:
         """Every training that may be chosen, in the order in which it is written; only this, if nothing is open.
 
         Each keeps the choices. Groups hold as many stages as is written under 1F1B alone: in a V they hold 2, and
-        under other schedules 1.
+        under other schedules 1. Where plain grids alone hold several, those are in ``choices_of_grids``.
         """
-        rows = [getattr(self, choices) or (getattr(self, name),) for name, choices in _CHOICES.items()]
+        written = replace(self, chunks=1) if self.dealt and self.chunks > 1 else self
+        rows = [getattr(self, choices) or (getattr(written, name),) for name, choices in _CHOICES.items()]
         named = (dict(zip(_CHOICES, row, strict=True)) for row in itertools.product(*rows))
         orders = (
             one | {"chunks": IN_A_V} if one["schedule"].in_a_v else one
@@ -178,19 +182,25 @@ class Training:
         )
         return tuple(dict.fromkeys(replace(self, **one) for one in orders))
 
+    @property
+    def choices_of_grids(self) -> tuple[Training, ...]:
+        """Every training of which plain grids alone are compared."""
+        return tuple(replace(one, chunks=many) for one in self.choices for many in self.dealt)
+
     def chosen(self, said: Mapping[str, object]) -> Training | None:
         """Return the choice in which everything that is left open is as said; None where there is none.
 
         What is not said stays as it is.
         """
         wanted = {name: said.get(name, getattr(self, name)) for name in self.left_open}
-        same = (one for one in self.choices if all(getattr(one, name) == wanted[name] for name in wanted))
+        every = (*self.choices, *self.choices_of_grids)
+        same = (one for one in every if all(getattr(one, name) == wanted[name] for name in wanted))
         return next(same, None)
 
     def closed(self) -> Training:
         """Return the training in which nothing is left open: what is written is chosen."""
         warm_up = self.warm_up if self.warms_up else "classic"
-        return replace(self, warm_up=warm_up, **dict.fromkeys(_CHOICES.values(), ()))
+        return replace(self, warm_up=warm_up, dealt=(), **dict.fromkeys(_CHOICES.values(), ()))
 
     @property
     def elements(self) -> Precision:

@@ -120,11 +120,3 @@ class Durations:
         """The time of one micro-batch alone: every pass and every transfer, one after another."""
         transfers = sum(self.activation_ns) + sum(self.gradient_ns)
         return sum(self.forward_ns) + sum(self.whole_backward_ns) + transfers
-
-
-def uniform(stages: int, forward_ns: int, backward_ns: int, transfer_ns: int = 0) -> Durations:
-    """Return durations of equal stages; every boundary takes ``transfer_ns`` in either direction."""
-    boundaries = (transfer_ns,) * (stages - 1)
-    return Durations(
-        (forward_ns,) * stages, (backward_ns,) * stages, activation_ns=boundaries, gradient_ns=boundaries
-    )

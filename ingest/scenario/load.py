@@ -246,7 +246,7 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
         training=training,
         cost=cost,
         constraints=_constraints(found, opened),
-        opened=tuple(opened),
+        opened=(*opened, *(("chunks",) if _deals(found) else ())),
         goals=found.objective or default_goals(training, cost),
         solver=_solver(found.solver),
         expected=found.expect.objective,
@@ -266,6 +266,13 @@ def _opened(found: ScenarioFile) -> Mapping[str, object]:
         return {}
     servers = [row.devices for row in found.cluster.servers for _ in range(row.count or 1)]
     return opened_on(servers, found.constraints.model_fields_set)
+
+
+def _deals(found: ScenarioFile) -> bool:
+    """Tell whether grids are looked at whose groups hold several stages, as nobody says how many they hold."""
+    training, standard = found.training, found.search == "standard" and found.model.runtime is None
+    silent = "chunks" not in training.model_fields_set and training.warm_up == "classic"
+    return standard and silent and training.schedule == (Schedule.ONE_F_ONE_B,)
 
 
 def _constraints(found: ScenarioFile, opened: Mapping[str, object]) -> Constraints:
@@ -417,9 +424,10 @@ def with_uses(instance: Instance, opened: Collection[str]) -> Instance:
 
     Groups that hold several stages have one device a replica: the search for them takes one form a layer.
     """
-    from pipecut.formulation.uses import axes_of_use, divided_for_use
+    from pipecut.formulation.uses import axes_of_use, dealt_for_use, divided_for_use
 
     asked, axes = instance.constraints, axes_of_use(instance)
+    training = replace(instance.training, dealt=dealt_for_use(instance) if "chunks" in opened else ())
     alone = all(one.chunks > 1 for one in instance.training.choices)
     useful = {
         "tensor_parallel_degrees": (1,) if alone else asked.tensor_parallel_degrees,
@@ -428,7 +436,7 @@ def with_uses(instance: Instance, opened: Collection[str]) -> Instance:
         "sharded": divided_for_use(instance),
     }
     closed = {key: value for key, value in useful.items() if key in opened}
-    return replace(instance, constraints=replace(asked, **closed))
+    return replace(instance, training=training, constraints=replace(asked, **closed))
 
 
 def _recompute(instance: Instance) -> Recompute:

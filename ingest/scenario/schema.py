@@ -437,7 +437,7 @@ class TrainingSection(Section):
     chunks: Chunks = Field(
         default=(_TRAINING.chunks,),
         description="stages that each group of devices holds: more than 1 under one_f_one_b, in interleaved order;"
-        " a number, or a list to choose among",
+        " a number, or a list to choose among; without it 1, and under search: standard plain grids of more",
     )
     warm_up: WarmUp = Field(
         default=_TRAINING.warm_up,

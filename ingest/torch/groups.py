@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from pipecut.formulation.problem.layers import FORMS, Across, Axis, Split
 from pipecut.ingest.operators import products
-from pipecut.ingest.operators.across import across
 from pipecut.ingest.operators.columns import Columns, whole
 from pipecut.ingest.operators.costs import rules_of
 from pipecut.ingest.operators.operations import Call, Operation, Recording, Tensor
+from pipecut.ingest.operators.products import across
 
 _INPUT = -1
 """Stands for the example inputs among the producers of a run."""

@@ -9,12 +9,6 @@ stages, each number of them is an instance of its own, and the claim is about al
 choices is as strong as the weakest about one of them, a second method is asked about each at the end: whether it,
 too, finds nothing better with that choice.
 
-Plans that searches begin with in a choice of trainings: under ZB-H1 the best one by the formula for 1F1B.
-
-A plan of one order of the passes is a plan of another one, if its rules say so; ZB-H1 keeps as much as 1F1B. No
-formula is about backward passes in halves, and none sees how many stages there are to be: what is best for whole
-passes, in any number of stages, says which number is looked at first.
-
 Choices of a training in words: what was left open of each.
 
 All that is chosen above a single instance: micro-batches, the order of the passes, and that of the layers.
@@ -33,16 +27,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pipecut.formulation.costs.amounts import goal_text, plural
+from pipecut.formulation.costs.amounts import plural
 from pipecut.formulation.costs.bounds import lower_bound
-from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
-from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
-from pipecut.formulation.problem.instance import Instance, longest_run_ns
-from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
-from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.solvers.attack import attacked
 from pipecut.solvers.catalogue import is_reduced
@@ -56,52 +47,13 @@ from pipecut.solvers.choices.any_order import (
 )
 from pipecut.solvers.choices.neighbours import Widened, narrower_plan, widened
 from pipecut.solvers.crosscheck import NOT_CHECKED, checked_by_others, cross_check
-from pipecut.solvers.reduce.grids import GridFound, best_grid, times_in_a_step
+from pipecut.solvers.reduce.grids import DealtGrids, GridFound, best_grid, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
 """Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""
-PART, MOST_S = 6, 10.0
-"""The formula may take one part in so many of the time, and so long at most."""
 Start = tuple[int, Plan]
 """The value of the first goal, and a plan that keeps the rules."""
-
-
-def by_formula(instance: Instance, parts: Sequence[Instance], ask: Ask, limits: Limits) -> list[Plan]:
-    """Return the best plan by the formula for whole backward passes, for each number of micro-batches under ZB-H1.
-
-    None where nobody is asked for a step under ZB-H1, of several numbers of stages, or nobody takes the formula.
-    """
-    halves = [one for one in parts if one.training.schedule.in_halves and one.training.chunks == 1]
-    numbers = sorted({one.training.micro_batches for one in halves})
-    if instance.goals[0] is not Goal.STEP_TIME or len(halves) <= len(numbers) or limits.deadline.over():
-        return []
-    found: list[Plan] = []
-    for at, many in enumerate(numbers):
-        some = next(one for one in halves if one.training.micro_batches == many)
-        training = replace(some.training, schedule=Schedule.ONE_F_ONE_B)
-        cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
-        judged = replace(instance, training=training, cost=cost, goals=(Goal.ITERATION_TIME,))
-        within = limits.share(PART * (len(numbers) - at)).within(MOST_S)
-        # With a value that every plan is below nobody is asked to check what is only begun with.
-        within = replace(within, below=longest_run_ns(some, many) + 1, start=None, progress=lambda _: None)
-        try:
-            plan = ask(judged, within)[1].plan
-        except ValueError:
-            continue
-        found += [] if plan is None else [plan]
-    return found
-
-
-def start_of(instance: Instance, plans: Iterable[Plan]) -> Start | None:
-    """Return the best of some plans that keep the rules of an instance. Cost: a price for each that may be one."""
-    demands, found = instance.demands, list[Start]()
-    for plan in dict.fromkeys(plans):
-        if (demands.stages_at_least or 1) <= len(plan) <= (demands.stages_at_most or len(plan)):
-            priced = evaluate(instance, plan)
-            if priced.feasible and priced.objective is not None:
-                found.append((priced.objective, plan))
-    return min(found, key=lambda one: one[0], default=None)
 
 
 def named(instance: Instance) -> str:
@@ -215,8 +167,9 @@ class Decision:
 
         Raises FalseClaimError if two methods contradict each other.
         """
-        own = limits.share(2) if self.others else limits
-        if self.outcome.plan is not None or not self.others:
+        own, training = limits.share(2) if self.others else limits, self.instance.training
+        of_grids = training.dealt and training.chunks > 1  # which were priced one by one
+        if not of_grids and (self.outcome.plan is not None or not self.others):
             for at, found in enumerate(filter(None, checked_by_others(self.instance, self.outcome, own))):
                 alone = not at and found.startswith(NOT_CHECKED)
                 yield (alone and attacked([(self.instance, self.outcome, self.outcome.objective)], own)) or found
@@ -249,7 +202,7 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, known: Widened |
     parts = _with(grid, instances_of(instance), instance)
     if (reduced := _reduced(parts, limits, grid)) is not None:
         return _chosen(instance, reduced, [])
-    waiting = _by_promise(_begun(parts, by_formula(instance, parts, ask, limits), known))
+    waiting = _by_promise(_begun(parts, known))
     done: list[_Found] = []
     refused: list[str] = []
     needed_s = 0.0
@@ -280,14 +233,14 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, known: Widened |
     return _chosen(instance, done, list(dict.fromkeys(refused)))
 
 
-def _begun(parts: Iterable[Instance], plans: Sequence[Plan], known: Widened | None) -> list[_Found]:
-    """Return the choices with their bounds, and each with the best of some plans to begin with, or its grid."""
+def _begun(parts: Iterable[Instance], known: Widened | None) -> list[_Found]:
+    """Return the choices with their bounds, and the one that a grid is of with that to begin with."""
     known = known or Widened({}, None)
     begun, own = (None, None) if (grid := known.start) is None else ((grid.objective, grid.plan), grid.instance)
     bounds = (
         (one, max(lower_bound(one) * times_in_a_step(one), known.bounds.get(one.training, 0))) for one in parts
     )
-    return [_Found(one, bound, start=begun if one is own else start_of(one, plans)) for one, bound in bounds]
+    return [_Found(one, bound, start=begun if one is own else None) for one, bound in bounds]
 
 
 def _with(grid: GridFound | None, parts: list[Instance], whole: Instance) -> list[Instance]:
@@ -492,7 +445,8 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
     # Whoever begins with a plan of his own, or only asks for better ones, wants no other; nor do other orders.
     begun = limits.start is not None or limits.below is not None or has_other_orders(instance)
     grid = None if begun else best_grid(instance, limits)
-    dealt = None if grid is None else grid.interleaved(limits)
+    values = [one for one in (grid and grid.step, limits.below) if one is not None]
+    dealt = DealtGrids.of(instance, min(values, default=None), limits)
     known = Widened({}, None) if begun else widened(instance, limits, grid)
     if not begun and known.start is grid:
         known = replace(known, start=narrower_plan(instance, limits, grid))
@@ -505,12 +459,28 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
         found, others = (chosen.instance, chosen.outcome), chosen.others
     if start is not None:
         found = start.no_worse(*found)
-    claim = known.raised(*found)
-    if dealt is not None and dealt.step < (claim.objective or 0) * times_in_a_step(found[0]):
-        said = f"{goal_text(instance.goals[0], dealt.objective)} with the plain grid {dealt.words}"
-        note = f"to try: training.chunks: [1, {dealt.instance.training.chunks}], {said}"
-        claim = replace(claim, notes=(note, *claim.notes))
-    return Decision(found[0], claim, others, time.monotonic() - began_s)
+    of_one = Decision(found[0], known.raised(*found), others, time.monotonic() - began_s)
+    return _among_grids(of_one, dealt)
+
+
+def _among_grids(found: Decision, dealt: DealtGrids) -> Decision:
+    """Return what was chosen, or a plain grid whose groups hold several stages if that is better.
+
+    The claim is about both: no plan whose groups hold one stage is better, and no such grid.
+    """
+    outcome, grid = found.outcome, dealt.grid
+    nothing, least = outcome.proof is Proof.INFEASIBLE, outcome.bound or 0
+    if grid is None or (outcome.objective is not None and outcome.objective <= grid.step):
+        if dealt.whole or dealt.bound >= (outcome.objective or FORBIDDEN):
+            return found
+        proof = Proof.UNKNOWN if nothing else Proof.FEASIBLE if outcome.proof is Proof.OPTIMAL else outcome.proof
+        return replace(found, outcome=replace(outcome, proof=proof, bound=min(least, dealt.bound)))
+    least = grid.step if nothing else least
+    bound = min(grid.step if dealt.whole else dealt.bound, least)
+    others = (Ruled(found.instance, outcome, grid.step), *found.others)
+    note = f"a plain grid; with one stage a group no plan takes less than {outcome.amount(least)}"
+    claim = Outcome(outcome.solver, Proof.FEASIBLE, grid.plan, grid.step, bound, outcome.seconds, (note,))
+    return replace(found, instance=grid.instance, outcome=checked(grid.instance, claim), others=others)
 
 
 def _ordered(instance: Instance, ask: DecideAsk, limits: Limits) -> tuple[Instance, Outcome]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,14 +20,11 @@ from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progre
 from pipecut.formulation.problem.constraints import Goal, Sharded
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.uses import GRIDS_FROM
 from pipecut.solvers.reduce.word import Word
-from pipecut.solvers.search.grids import Grids
+from pipecut.solvers.search.grids import GridPlan, Grids
 from pipecut.solvers.search.pieces import ShortModel
 
-GRIDS_FROM = 4_000
-"""Layers times devices from which grids are looked for: a search of less is over before they are found."""
-WORTH, DEALT = 20, (2, 3, 4, 6, 8)
-"""Where the stages of a grid wait for more than one part in so many of a step, groups may hold so many."""
 PART, MOST_S, TRIED = 4, 15.0, 12
 """They may take one part in so many of the time, and so long at most; so many are priced at most."""
 
@@ -88,19 +86,6 @@ class GridFound:
             f" ZeRO {level}, {many} micro-{plural(many, 'batch')}{again})"
         )
 
-    def interleaved(self, limits: Limits) -> GridFound | None:
-        """Return the best grid whose groups hold several stages, where the training gives each group one.
-
-        None where that is no order of passes, or stages wait for no more than one part in WORTH of a step.
-        """
-        training, waits = self.instance.training, len(self.plan) - 1
-        closed = training.schedule_choices or training.chunk_choices or not training.warms_up
-        if closed or WORTH * waits <= training.micro_batches + waits:
-            return None
-        with contextlib.suppress(ValueError):  # goals by formula know of no such groups
-            opened = replace(self.instance, training=replace(training, chunks=DEALT[0], chunk_choices=DEALT))
-            return best_grid(opened, replace(limits, progress=lambda _: None))
-
     def beside(self, about: Instance, outcome: Outcome) -> str:
         """Say what grid it is, and how much more it takes than a plan, or that it is that."""
         if outcome.plan == self.plan or outcome.objective is None:
@@ -137,14 +122,49 @@ def best_grid(instance: Instance, limits: Limits) -> GridFound | None:
             for found in itertools.islice(grids.plans(some), TRIED):
                 if best is not None and found.promised >= best.step:
                     break
-                about, plan = replace(instance, training=found.training), grids.plan(found)
-                priced = evaluate(about, plan)
-                if priced.feasible and priced.objective is not None:
-                    one = GridFound(priced.objective, plan, about)
-                    if best is None or one.step < best.step:
-                        best = one
-                        limits.progress(best.told)
+                priced = _priced(instance, grids, found)
+                if priced is not None and (best is None or priced.step < best.step):
+                    best = priced
+                    limits.progress(best.told)
     return best
+
+
+def _priced(instance: Instance, grids: Grids, found: GridPlan) -> GridFound | None:
+    """Return a grid as the evaluator prices it; None where it breaks a rule."""
+    about, plan = replace(instance, training=found.training), grids.plan(found)
+    priced = evaluate(about, plan)
+    return GridFound(priced.objective, plan, about) if priced.feasible and priced.objective is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class DealtGrids:
+    """Plain grids whose groups hold several stages: the best of less than was asked for, and what none undercuts.
+
+    ``whole``: no other is better than that one, or of less than was asked for.
+    """
+
+    grid: GridFound | None = None
+    bound: int = 0
+    whole: bool = True
+
+    @staticmethod
+    def of(instance: Instance, below: int | None, limits: Limits) -> DealtGrids:
+        """Look at those that a training names (``Training.dealt``). Cost: up to its part of the time."""
+        choices, grid, bound = instance.training.choices_of_grids, None, 0
+        if not choices:
+            return DealtGrids()
+        with contextlib.suppress(StoppedError, TooLargeError):
+            grids = Grids(shortened(instance), limits.share(PART).within(MOST_S).deadline)
+            for found in grids.plans(choices, below):
+                if below is not None and found.promised >= below:
+                    break
+                bound = found.promised
+                priced = _priced(instance, grids, found)
+                if priced is not None and priced.step < (below or math.inf):
+                    grid, below = priced, priced.step
+                    limits.progress(grid.told)
+            return DealtGrids(grid, below or 0)
+        return DealtGrids(grid, bound, whole=False)
 
 
 def shortened(instance: Instance) -> ShortModel:

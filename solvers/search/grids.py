@@ -40,6 +40,8 @@ from pipecut.formulation.problem.units import Link, ceil_div
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.search.pieces import Forms, Numbers, PieceCosts, Pieces, PieceTables, ShortModel
 
+ROUNDED = 8
+"""Nanoseconds by which all times of a layer that scale with samples are off at most."""
 NEAR = 10
 """The largest stage is found to one part in 2**NEAR, and then lessened as far as it goes."""
 
@@ -153,8 +155,11 @@ class Grids:
         alike = () if 1 in model.short.constraints.tensor_parallel_degrees else FORMS
         self.forms = [*pairs, *(np.full(total, form) for form in alike)]
 
-    def plans(self, choices: Iterable[Training]) -> Iterator[GridPlan]:
-        """Yield plans of all choices in the order of what they promise. Raises StoppedError after the deadline."""
+    def plans(self, choices: Iterable[Training], below: int | None = None) -> Iterator[GridPlan]:
+        """Yield plans of all choices in the order of what they promise, for as long as that is below a step.
+
+        Raises StoppedError after the deadline.
+        """
         ticks, alike = itertools.count(), dict[Training, list[Training]]()
         for one in choices:
             own = replace(one, chunks=min(one.chunks, 2), schedule_choices=(), chunk_choices=())
@@ -167,6 +172,8 @@ class Grids:
         heapq.heapify(heap)
         while heap:
             bound, _, found = heapq.heappop(heap)
+            if below is not None and bound >= below:
+                return
             if isinstance(found, GridPlan):
                 yield found
                 continue
@@ -258,7 +265,9 @@ class _Choice:
         """Yield groups of every size at each degree, with what nothing on them undercuts."""
         for one in (one for one in scanned if self.dealt_to(one.row)):
             part = self.samples(one.row, one.degree) / one.samples
-            bound = self.hand(int(one.total * part), int(one.largest * part), len(one.row.groups))
+            # Each of a layer's times was rounded.
+            total = int(one.total * part) - ROUNDED * len(self.grids.pieces.model.whole.layers)
+            bound = self.hand(max(0, total), int(one.largest * part), len(one.row.groups))
             yield bound, partial(self._modes, one, part)
 
     def dealt_to(self, row: _Row) -> list[Training]:

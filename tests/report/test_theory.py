@@ -17,7 +17,7 @@ from pipecut.formulation.schedules.naive import naive
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from pipecut.formulation.schedules.zero_bubble_v import zero_bubble_v
-from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from pipecut.formulation.timeline.measures import (
     Footprint,
     TimelineMeasures,
@@ -36,6 +36,7 @@ from pipecut.report.simulation import (
     zero_bubble_v_iteration_ns,
 )
 from tests.theory import idle_of_ideal, interleaved_in_flight, pipedream_period_ns, zero_bubble_v_in_flight
+from tests.timelines import uniform
 
 SIZE = st.integers(1, 7)
 TIME = st.integers(1, 9)

@@ -20,7 +20,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecut.formulation.certificates.executed.unbeaten import Rows, unbeaten
+from pipecut.formulation.certificates.executed.ways import Rows, unbeaten
 from pipecut.formulation.costs.least import form_uses
 from pipecut.formulation.costs.memory import MemoryParts, received_bytes
 from pipecut.formulation.costs.passes import change_passes, layer_passes

@@ -105,9 +105,8 @@ def _layer(
 
 def _norm(name: str, shape: LlamaShape) -> Layer:
     width = shape.sequence * shape.hidden
-    moved = ELEMENT_BYTES * width
-    work = Work((), 1, moved, moved)
-    return _layer(name, Split.FOLLOW, (width, width), work, weights=shape.hidden, kept=moved)
+    work = Work((), 1, ELEMENT_BYTES * width, ELEMENT_BYTES * width)
+    return _layer(name, Split.FOLLOW, (width, width), work, weights=shape.hidden, kept=ELEMENT_BYTES * width)
 
 
 def _matrix(name: str, shape: LlamaShape, inner: int, columns: int, *, keeps: bool = True) -> Layer:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from pipecut.formulation.problem.units import ceil_fraction
 from pipecut.formulation.schedules.interleaved import interleaved
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
-from pipecut.formulation.timeline.durations import uniform
+from pipecut.formulation.timeline.durations import Durations
 from pipecut.formulation.timeline.measures import Footprint
 from pipecut.formulation.timeline.timeline import run
 from pipecut_literature.megatron.transformer import LayerRecompute, TransformerShape
@@ -137,5 +137,6 @@ def counted_first_stage_bytes(
         raise ValueError(f"{shape.layers} layers do not divide among {stages} stages")
     schedule = interleaved(ranks, chunks, micro_batches) if chunks > 1 else one_f_one_b(ranks, micro_batches)
     stash = ceil_fraction(shape.layers // stages * layer_activation_bytes(shape, samples, layout))
-    footprint = Footprint((0,) * stages, (stash,) * stages)
-    return footprint.over_time(run(schedule, uniform(stages, 1, 2)), 0).peak_bytes
+    free = (0,) * (stages - 1)
+    timeline = run(schedule, Durations((1,) * stages, (2,) * stages, activation_ns=free, gradient_ns=free))
+    return Footprint((0,) * stages, (stash,) * stages).over_time(timeline, 0).peak_bytes

@@ -13,7 +13,7 @@ from literature.tests.orders.ordered import best_of_all, every_order, problems
 from pipecut.formulation.outcome import Limits, Progress, Proof
 from pipecut.formulation.schedules.gpipe import gpipe
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
-from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from pipecut.formulation.timeline.measures import (
     Footprint,
     iteration_lower_bound_ns,
@@ -27,6 +27,7 @@ from pipecut_literature.orders.fixed import fixed_orders, least_memory
 from pipecut_literature.orders.problem import OrderProblem
 from pipecut_literature.orders.solve import best_order, solve
 from tests.laws import so_many
+from tests.timelines import uniform
 
 LIMITS = Limits(workers=2)
 MODEST = settings(

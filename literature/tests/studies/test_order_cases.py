@@ -15,7 +15,7 @@ from pipecut.formulation.outcome import FalseClaimError, Limits, Proof
 from pipecut.formulation.schedules.gpipe import gpipe
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from pipecut.formulation.schedules.table import Action, PipelineSchedule, ScheduleError
-from pipecut.formulation.timeline.durations import Contention, Durations, Execution, uniform
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution
 from pipecut.formulation.timeline.measures import Footprint, peak_in_flight
 from pipecut.formulation.timeline.timeline import run
 from pipecut.solvers.cpsat.engine import make_solver
@@ -28,6 +28,7 @@ from pipecut_literature.orders.solve import best_order, solve
 from pipecut_literature.orders.valid import IN_TURN, VALID
 from pipecut_literature.orders.variables import OrderVariables
 from pipecut_literature.studies.order_cases import drawn, family, same_memory, too_few_in_flight
+from tests.timelines import uniform
 
 LIMITS = Limits()
 

@@ -30,12 +30,13 @@ from pipecut.formulation.schedules.table import (
 )
 from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from pipecut.formulation.schedules.zero_bubble_v import zero_bubble_v
-from pipecut.formulation.timeline.durations import Durations, uniform
+from pipecut.formulation.timeline.durations import Durations
 from pipecut.formulation.timeline.measures import peak_in_flight
 from pipecut.formulation.timeline.timeline import run
 from pipecut.report import simulation as theory
 from tests.generators import OF_SINGLE_STAGES
 from tests.theory import interleaved_in_flight, noam
+from tests.timelines import uniform
 
 SIZES = st.integers(1, 6)
 FOUR = [naive, gpipe, one_f_one_b, zero_bubble_h1]

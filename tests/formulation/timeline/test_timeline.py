@@ -14,10 +14,10 @@ from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from pipecut.formulation.schedules.table import Action, DeadlockError, PipelineSchedule
 from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from pipecut.formulation.timeline.critical_path import Reason, critical_chain
-from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from pipecut.formulation.timeline.measures import Footprint, TimelineMeasures
 from pipecut.formulation.timeline.timeline import run
-from tests.timelines import messages, stamps
+from tests.timelines import messages, stamps, uniform
 
 FIFO = Execution(contention=Contention.FIFO)
 

@@ -15,9 +15,9 @@ from pipecut.formulation.schedules.interleaved import interleaved
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from pipecut.formulation.schedules.table import DeadlockError, PipelineSchedule
 from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from pipecut.formulation.timeline.durations import uniform
 from pipecut.formulation.timeline.timeline import run
 from pipecut.ingest.plans.schedule_file import LARGEST_FILE, ScheduleFileError, read_schedule, write_schedule
+from tests.timelines import uniform
 
 
 def tokens(schedule: PipelineSchedule) -> list[str]:

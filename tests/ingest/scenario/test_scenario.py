@@ -116,7 +116,7 @@ def test_what_is_left_out_is_the_default_of_the_formulation(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("section", "record"), [(CostSection, CostModel), (TrainingSection, Training)])
 def test_sections_have_the_fields_of_the_formulation(section: type[Section], record: type) -> None:
-    derived = {"micro_batch_choices", "schedule_choices", "chunk_choices"}
+    derived = {"micro_batch_choices", "schedule_choices", "chunk_choices", "dealt"}
     assert set(section.model_fields) == {field.name for field in dataclasses.fields(record)} - derived
 
 

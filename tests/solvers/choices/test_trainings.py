@@ -142,27 +142,12 @@ def test_a_choice_that_nobody_takes_leaves_a_gap() -> None:
     assert "one_f_one_b chosen; searched one_f_one_b; bounds alone rule out or leave open gpipe" in found.notes
 
 
-def in_halves() -> Instance:
+def test_zb_h1_is_proved_and_a_search_that_is_stopped_proves_nothing() -> None:
     training = Training(12, 4, schedule=Schedule.ZERO_BUBBLE_H1)
-    return replace(three_products((1,)), training=training, goals=(Goal.STEP_TIME,))
-
-
-def test_of_zb_h1_the_plan_of_the_formula_is_begun_with() -> None:
-    asked = list[tuple[Instance, Limits]]()
-
-    def noted(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
-        asked.append((one, limits))
-        return one, plan(one, limits, cross_check=False)
-
-    found = best_training(in_halves(), noted, Limits())
-    (formula, _), (first, within), *others = asked
-    assert (formula.training.schedule, formula.goals) == (Schedule.ONE_F_ONE_B, (Goal.ITERATION_TIME,))
-    assert within.start is not None and within.below is None
-    assert evaluate(first, within.start).feasible and first.demands.stages_at_most == len(within.start)
-    assert all(limits.start is None for _, limits in others)
-    assert found.outcome.proof is Proof.OPTIMAL
-    assert found.outcome.objective == exhaustive.solve(in_halves()).objective
-    late = best_training(in_halves(), noted, Limits(stopped=lambda: True))
+    instance = replace(three_products((1,)), training=training, goals=(Goal.STEP_TIME,))
+    found = best_training(instance, ask, Limits()).outcome
+    assert (found.proof, found.objective) == (Proof.OPTIMAL, exhaustive.solve(instance).objective)
+    late = best_training(instance, ask, Limits(stopped=lambda: True))
     assert late.outcome.proof is not Proof.OPTIMAL
 
 

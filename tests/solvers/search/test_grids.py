@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from pipecut.formulation.costs.megatron_forms import forms_in
 from pipecut.formulation.costs.passes import stage_passes
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER
-from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.constraints import Goal, Recompute
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group, forms_on
@@ -23,8 +24,9 @@ from pipecut.formulation.problem.modes import modes
 from pipecut.formulation.problem.options import Combine
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.searched import not_searched, searched
 from pipecut.solvers.choices.trainings import decide
-from pipecut.solvers.reduce.grids import DEALT, GridTold, best_grid, shortened
+from pipecut.solvers.reduce.grids import DealtGrids, GridTold, best_grid, shortened
 from pipecut.solvers.search.grids import Grids
 from pipecut.solvers.search.pieces import ShortModel
 from tests.generators import cluster_graphs, instances, layer_graphs
@@ -108,15 +110,12 @@ def slowest(instance: Instance, plan: Plan) -> int:
     return max(one.forward_ns + one.backward_ns + one.again_ns for one in passes)
 
 
-def best_of(choices: list[Instance], model: ShortModel, *, in_order: bool = True) -> int | None:
-    """Return the value of the best grid: priced in turn until none that is left promises less.
-
-    ``in_order``: promises only rise. Bounds of other micro-batches are scaled, and may be off by some nanoseconds.
-    """
+def best_of(choices: list[Instance], model: ShortModel) -> int | None:
+    """Return the value of the best grid: priced in turn until none that is left promises less."""
     grids, best, before = Grids(model, NEVER), None, 0
     of = {one.training: one for one in choices}
     for found in grids.plans(of):
-        assert not in_order or found.promised >= before
+        assert found.promised >= before
         before = found.promised
         if best is not None and found.promised >= best:
             break
@@ -216,7 +215,7 @@ def test_no_grid_is_better_where_groups_hold_several_stages(
     several = [replace(instance, training=one) for one in choices]
     priced = [evaluate(one, plan) for one in several for plan in dealt_out(one)]
     values = [one.objective for one in priced if one.feasible and one.objective is not None]
-    best = best_of(several, shortened(instance), in_order=False)
+    best = best_of(several, shortened(instance))
     assert not values or (best is not None and best <= min(values))
 
 
@@ -247,22 +246,67 @@ def test_there_is_none_where_no_group_may_be() -> None:
     assert list(Grids(ShortModel.itself(instance), NEVER).plans([instance.training])) == []
 
 
-def test_what_groups_with_several_stages_would_bring_is_told_where_stages_wait_for_long() -> None:
+def with_dealt(instance: Instance, numbers: tuple[int, ...] = (2, 3, 4)) -> Instance:
+    """Return an instance that looks at grids whose groups hold so many stages."""
+    return replace(instance, training=replace(instance.training, dealt=numbers))
+
+
+def test_a_grid_whose_groups_hold_several_stages_is_the_answer_where_it_is_better() -> None:
     instance = replace(blocks(256, 10**12, tensor_parallel_degrees=(1, 2, 4)), goals=(Goal.STEP_TIME,))
+    asked = with_dealt(instance)
     grid = best_grid(instance, Limits())
     assert grid is not None
-    dealt = grid.interleaved(Limits())
-    assert dealt is not None and dealt.step < grid.step
-    chunks = dealt.instance.training.chunks
-    assert chunks in DEALT and f", vp {chunks}, " in dealt.words
-    assert evaluate(dealt.instance, dealt.plan).objective == dealt.objective
-    chosen, claim = decide(instance, nobody, Limits())
-    assert claim.notes[0] == f"to try: training.chunks: [1, {chunks}], 696.6 ms with the plain grid {dealt.words}"
-    assert chosen.training.chunks == 1 and claim.plan == grid.plan
-    many = replace(instance, training=replace(instance.training, global_batch=512, micro_batches=256))
-    formula = replace(instance, goals=(Goal.ITERATION_TIME,))
-    others = [best_grid(one, Limits()) for one in (many, formula)]
-    assert [one is not None and one.interleaved(Limits()) for one in others] == [None, None]
+    dealt = DealtGrids.of(asked, grid.step, Limits())
+    assert dealt.grid is not None and dealt.whole and dealt.bound == dealt.grid.step < grid.step
+    chosen, claim = decide(asked, nobody, Limits())
+    assert (chosen.training.chunks, claim.plan) == (dealt.grid.instance.training.chunks, dealt.grid.plan)
+    assert (
+        chosen.training.chunks in asked.training.dealt and f", vp {chosen.training.chunks}, " in dealt.grid.words
+    )
+    assert evaluate(chosen, dealt.grid.plan).objective == claim.objective == dealt.grid.step
+    assert claim.proof is Proof.FEASIBLE and claim.bound == 0  # nobody said anything of all other plans
+    assert "interleaved grids" in searched(chosen) and "uneven interleaved stages" in not_searched(chosen)
+    said = {"chunks": chosen.training.chunks, "micro_batches": 8}
+    assert asked.training.chosen(said) == chosen.training and asked.training.chosen({"chunks": 7}) is None
+    assert decide(instance, nobody, Limits())[0].training.chunks == 1
+
+
+@pytest.mark.parametrize(("found", "value"), [(Proof.OPTIMAL, 1), (Proof.FEASIBLE, 0), (Proof.INFEASIBLE, 0)])
+def test_what_is_claimed_holds_for_plans_of_one_stage_a_group_and_for_grids(found: Proof, value: int) -> None:
+    """Whoever claims that all others take ``value`` or more, and what stands then over the better grid."""
+    instance = replace(blocks(256, 10**12, tensor_parallel_degrees=(1, 2, 4)), goals=(Goal.STEP_TIME,))
+    asked, grid = with_dealt(instance), best_grid(instance, Limits())
+    assert grid is not None
+
+    def somebody(one: Instance, limits: Limits) -> Outcome:
+        if found is Proof.INFEASIBLE:
+            return Outcome("somebody", found, goals=one.goals)
+        return Outcome("somebody", found, grid.plan, grid.objective, grid.objective * value, goals=one.goals)
+
+    if found is Proof.INFEASIBLE:
+        with pytest.raises(FalseClaimError):
+            decide(asked, somebody, Limits())
+        return
+    chosen, claim = decide(asked, somebody, Limits())
+    assert chosen.training.chunks > 1 and (claim.proof is Proof.OPTIMAL) is (value == 1)
+    assert (claim.bound or 0) == (claim.objective or 0) * value
+
+
+@QUIET
+@given(repeated(alike(), 4), st.integers(2, 3), st.integers(1, 99))
+def test_grids_below_a_value_are_those_that_would_be_found_without_it(
+    instance: Instance, chunks: int, percent: int
+) -> None:
+    instance = judged(instance, Goal.STEP_TIME, (2, 6))
+    training = replace(instance.training, schedule=Schedule.ONE_F_ONE_B, warm_up="classic", dealt=(chunks,))
+    instance = replace(instance, training=training)
+    every = DealtGrids.of(instance, None, Limits())
+    assume(every.grid is not None)
+    value = every.grid.step if every.grid is not None else 0
+    for below in (value * percent // 100 or 1, value, value + 1):
+        found = DealtGrids.of(instance, below, Limits())
+        assert found.whole and found.bound == min(below, value)
+        assert (found.grid is None) is (below <= value)
 
 
 def nobody(instance: Instance, limits: Limits) -> Outcome:
