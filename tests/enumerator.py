@@ -9,7 +9,7 @@ compared with it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipecut.formulation.evaluate import Evaluation, evaluate
@@ -82,11 +82,23 @@ def _orders(instance: Instance) -> Iterator[tuple[int, ...] | None]:
         return
     places = _places(instance)
     runs = [range(*ends) for ends in itertools.pairwise(places)]
-    for order in itertools.permutations(range(len(runs))):
-        layers = tuple(layer for run in order for layer in runs[run])
-        at = {layer: place for place, layer in enumerate(layers)}
-        if list(order) != sorted(order) and all(at[one.producer] < at[one.consumer] for one in instance.edges):
-            yield layers
+    run_of = {layer: at for at, run in enumerate(runs) for layer in run}
+    before = [
+        {run_of[one.producer] for one in instance.edges if one.consumer in run} - {at}
+        for at, run in enumerate(runs)
+    ]
+    for order in _after((), before):
+        if list(order) != sorted(order):
+            yield tuple(layer for run in order for layer in runs[run])
+
+
+def _after(done: tuple[int, ...], before: Sequence[set[int]]) -> Iterator[tuple[int, ...]]:
+    """Yield all orders that begin so, in which everything comes after what stands before it."""
+    if len(done) == len(before):
+        yield done
+    for one, needed in enumerate(before):
+        if one not in done and needed <= {*done}:
+            yield from _after((*done, one), before)
 
 
 def _in_order(instance: Instance, order: tuple[int, ...]) -> Instance:

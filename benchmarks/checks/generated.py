@@ -55,6 +55,7 @@ METHODS = (
     "line_dp",
     "state_dp",
     "step_dp",
+    "reduced_dp",
     "cpsat_chunks",
     "brute_force",
 )

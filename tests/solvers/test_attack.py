@@ -13,6 +13,7 @@ from pipecut.formulation.limits import NEVER
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
 from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FORMS
 from pipecut.formulation.problem.options import BoundaryCharge, Combine
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
@@ -33,9 +34,9 @@ def claim(instance: Instance, bound: int | None, plan: Plan | None = None, by: s
     return instance, Outcome(by, Proof.OPTIMAL if plan else Proof.INFEASIBLE, plan), bound
 
 
-def some_blocks(number: int = 4) -> Instance:
+def some_blocks(number: int = 4, allowed: tuple[int, ...] = FORMS) -> Instance:
     """So many layers on two servers, stages of which may compute blocks again."""
-    layers = [matrix(f"m{at}", 1000 * (at + 2), 10, taken=40, made=40) for at in range(number)]
+    layers = [matrix(f"m{at}", 1000 * (at + 2), 10, taken=40, made=40, allowed=allowed) for at in range(number)]
     instance = instance_of(chain(layers, [40] * (number - 1)), mesh(2, 1), training=Training(4, 2))
     cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
     constraints = Constraints(memory=True, recompute=Recompute.BLOCKS)
@@ -80,6 +81,25 @@ def test_tables_that_promise_too_much_are_refuted(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ReducedStages, "at_least", lambda self, plan: [one + 1 for one in honest(self, plan)])
     with pytest.raises(FalseClaimError, match=r"claims that stage \d takes \d+ ns or more, the evaluator"):
         attacked([claim(instance, found.objective, found.plan, "reduced_dp")], Limits())
+
+
+def test_plans_that_break_a_rule_accuse_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbour in another mode keeps forms that its layers do not have there: nothing was promised of it."""
+    instance, broken = some_blocks(allowed=(1, 2)), list[Plan]()
+    asked = replace(instance.constraints, tensor_parallel_degrees=(1, 2))
+    instance = replace(instance, constraints=asked, goals=(Goal.STEP_TIME,))
+    found, honest = solve(instance), ReducedStages.at_least
+    two = exhaustive.solve(instance, accept=lambda plan: len(plan) == 2)
+
+    def promised(self: ReducedStages, plan: Plan) -> list[int]:
+        if evaluate(instance, plan).feasible:
+            return honest(self, plan)
+        broken.append(plan)
+        return [10**12] * len(plan)
+
+    monkeypatch.setattr(ReducedStages, "at_least", promised)
+    attacked([claim(instance, found.objective, two.plan, "reduced_dp")], Limits())
+    assert broken
 
 
 def test_only_what_nobody_proved_again_is_attacked_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

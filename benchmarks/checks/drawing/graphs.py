@@ -18,7 +18,8 @@ FORMS = ([0, 1, 2], [0, 1, 2], [0], [1], [2], [0, 1], [0, 2], [1, 2])
 IN_ROWS = ([1, 3], [2, 4], [0, 3], [0, 1, 4])
 """Forms of sequence parallelism beside others, for matrix products."""
 
-
+REPEATED = 0.25
+"""How often all layers between the ends are alike, as the blocks of a transformer are."""
 SIZES = (1, 2, 2, 3, 3, 4, 4, 5)
 
 
@@ -42,6 +43,8 @@ def drawn_graph(
         for one in sorted(_producers(choice, at, kind, branching))
     ]
     layers = [_layer(choice, name, kind) for name, kind in zip(names, kinds, strict=True)]
+    if choice.random() < REPEATED:
+        edges = _repeated(layers, edges)
     document = {"format": FORMAT, "version": VERSION, "name": "drawn", "element_bytes": choice.choice([2, 4, 4])}
     document |= {"layers": layers, "edges": edges}
     if measured:
@@ -57,6 +60,17 @@ def drawn_graph(
     if choice.random() < 0.1:
         document["notes"] = ["drawn"]
     return document
+
+
+def _repeated(layers: list[Row], edges: list[Row]) -> list[Row]:
+    """Make a chain, all of whose layers but the ends are the second one again; return its edges."""
+    sizes = {edge["consumer"]: edge["bytes"] for edge in edges}
+    for row in layers[2:-1]:
+        row.update({key: value for key, value in layers[1].items() if key != "name"})
+    return [
+        {"producer": one["name"], "consumer": two["name"], "bytes": sizes.get(like["name"], 1_000)}
+        for one, two, like in zip(layers, layers[1:], [*layers[1:2] * (len(layers) - 2), layers[-1]], strict=False)
+    ]
 
 
 def profile_of(choice: Random, names: list[str], classes: list[str]) -> Row:

@@ -8,6 +8,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,11 +20,13 @@ from benchmarks.checks.drawing.keys import CHUNKED, CLASSES, GRAPH, IN_GRIDS, PR
 from benchmarks.checks.drawing.models import write_model
 from benchmarks.checks.drawing.schema import Drawing, Json
 from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.costs.memory import MemoryParts
 from pipecut.formulation.costs.prices import stage_costs
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.problem.units import ceil_fraction
 from pipecut.ingest.scenario.load import Scenario, load_scenario
 from pipecut.ingest.scenario.schema import ScenarioFile
 from tests.enumerator import closed_choices, every_plan
@@ -34,6 +37,10 @@ OFTEN = (0.04, 0.1, 0.2, 0.35)
 """How often keys are written that may be left out: few at once leave plans, many meet one another."""
 WITHOUT_CHOICE = 0.2
 """How often a scenario may be one that has no plan, or no more than two."""
+FITTING = 0.3
+"""How often devices have room for just one plan that is drawn, or a byte less."""
+MOST_FITTED = 100
+"""So many plans are looked at for one that just fits."""
 MOST_TRIES = 2_000
 
 
@@ -75,18 +82,19 @@ def drawn(
     ``theme``: what it is about (``benchmarks.checks.drawing.keys``). Raises RuntimeError where none is found.
     """
     choice = numbered(seed)
-    any_ = choice.random() < WITHOUT_CHOICE
+    any_, fits = choice.random() < WITHOUT_CHOICE, choice.random() < FITTING
     for _ in range(MOST_TRIES):
         document, graph = _written(choice, folder, theme)
         limits = document["constraints"].pop("at_most", {})
         found = _read(document, graph, folder, most_plans)
         if found is None or not any(map(wanted, found.alone)):
             continue
-        if limits:
-            document["constraints"]["at_most"] = _limits(choice, found, limits)
-            limited = _read(document, graph, folder, most_plans)
-            found = limited if limited is not None and any(map(wanted, limited.alone)) else found
-        if any_ or any(map(_has_plans, filter(wanted, found.alone))):
+        narrowed = [partial(_with_room, choice)] * fits + [partial(_with_limits, choice, limits)] * bool(limits)
+        for narrow in narrowed:
+            narrow(document, found)
+            less = _read(document, graph, folder, most_plans)
+            found = less if less is not None and any(map(wanted, less.alone)) else found
+        if any_ or any(_has_plans(one, 0 if fits else 2) for one in found.alone if wanted(one)):
             return found
     raise RuntimeError(f"seed {seed}: no scenario in {MOST_TRIES} tries")
 
@@ -101,10 +109,10 @@ def _by_stages(instance: Instance) -> list[Instance]:
     return [replace(instance, constraints=one) for one in fixed] or [instance]
 
 
-def _has_plans(instance: Instance) -> bool:
-    """Tell whether some plans keep all rules, not one or two."""
+def _has_plans(instance: Instance, few: int) -> bool:
+    """Tell whether more than a few plans keep all rules."""
     kept = (True for plan in every_plan(instance) if evaluate(instance, plan).feasible)
-    return next(itertools.islice(kept, 2, None), False)
+    return next(itertools.islice(kept, few, None), False)
 
 
 def numbered(seed: int) -> Random:
@@ -159,8 +167,27 @@ def _read(document: dict[str, Any], graph: dict[str, Any], folder: Path, most_pl
     return None if many else Drawn(copy.deepcopy(document), graph, scenario, instance)
 
 
-def _limits(choice: Random, found: Drawn, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return limits on the goals that are asked about: what some plan has, or a little less."""
+def _with_room(choice: Random, document: dict[str, Any], found: Drawn) -> None:
+    """Write how much memory devices have: what a plan fills that is drawn, now and then a byte less."""
+    instance = choice.choice(found.choices)
+    rows = itertools.islice(every_plan(instance), MOST_FITTED)
+    plans = [plan for plan in rows if {one.rule for one in evaluate(instance, plan).violations} <= {"memory"}]
+    if not instance.constraints.memory or not plans:
+        return
+    plan, more = choice.choice(plans), dict[str, int]()
+    for at, stage in enumerate(plan.stages):
+        held, servers = MemoryParts.of_stage(instance, plan, at).total, [one for one, _ in stage.group.counts]
+        least = min((instance.servers[one].device_class for one in servers), key=lambda one: one.memory_bytes)
+        more[least.name] = max(more.get(least.name, -held), held - least.memory_bytes)
+    short = choice.choice([0, 0, 0, 1])
+    for name, number in more.items():
+        if (row := document["cluster"]["devices"].get(name)) is not None:
+            kept = int(row["memory"].split()[0]) + ceil_fraction(number * (1 + instance.demands.memory_margin))
+            row["memory"] = f"{max(1, kept - short)} B"
+
+
+def _with_limits(choice: Random, asked: Mapping[str, Any], document: dict[str, Any], found: Drawn) -> None:
+    """Write limits on the goals that are asked about: what some plan has, or a little less."""
     instance = choice.choice(found.choices)
     some = itertools.islice(every_plan(instance), choice.randrange(20), None)
     plan = next((plan for plan in some if evaluate(instance, plan).objective is not None), None)
@@ -173,7 +200,7 @@ def _limits(choice: Random, found: Drawn, asked: Mapping[str, Any]) -> dict[str,
         except ValueError:
             continue
         limits[name] = _text(Goal(name), max(1, value))
-    return limits
+    document["constraints"]["at_most"] = limits
 
 
 def _text(goal: Goal, value: int) -> object:
