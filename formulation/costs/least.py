@@ -90,18 +90,16 @@ class StagePrices:
             front.live.append(layer)
         kept = [at for at, one in enumerate(front.live) if self.last_use[one] > layer]
         if len(kept) < len(front.live):
-            front.states = _least_by(front.states, kept)
-            front.live = [front.live[at] for at in kept]
+            front.states, front.live = _least_by(front.states, kept), [front.live[at] for at in kept]
         front.least.append(min(front.states.values()))
         front.layer += 1
 
     def _follow(self, kind: GroupKind, front: _Front, states: States) -> States:
         layer, live, first = front.layer, front.live, front.first
         source = self.instance.sources[layer]
-        if source not in live:
-            return {forms: time + self.inside(kind, layer, 0, first) for forms, time in states.items()}
-        at = live.index(source)
-        return {forms: time + self.inside(kind, layer, forms[at], first) for forms, time in states.items()}
+        at = live.index(source) if source in live else None
+        own = ((forms, 0 if at is None else forms[at], time) for forms, time in states.items())
+        return {forms: time + self.inside(kind, layer, form, first) for forms, form, time in own}
 
     def _choose(self, kind: GroupKind, front: _Front, states: States) -> States:
         layer, live = front.layer, front.live
@@ -129,6 +127,5 @@ def _least_by(states: States, kept: list[int]) -> States:
     least: States = {}
     for forms, time in states.items():
         key = tuple(forms[at] for at in kept)
-        if key not in least or time < least[key]:
-            least[key] = time
+        least[key] = min(time, least.get(key, time))
     return least

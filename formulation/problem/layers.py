@@ -433,10 +433,17 @@ class LayerGraph:
         return replace(self, layers=tuple(layers), edges=edges, cuts=cuts, ties=ties)
 
     def untied(self) -> LayerGraph:
-        """Return the same graph without the weights that layers share: what counts of it holds in any order."""
-        layers: Sequence[Layer] = self.layers
+        """Return the same graph without the weights that layers share: it takes no more than this in any order.
+
+        No gradient is asked of layers all of whose weights are shared and frozen: one product less is theirs, as
+        of no layer without weights.
+        """
+        layers = list(self.layers)
         for tie in self.ties:
             layers = moved(layers, tie, -1, tie.layers[0])
+        trained = {at for tie in self.ties if tie.trained_bytes for at in tie.layers}
+        for at in {at for tie in self.ties for at in tie.layers} - trained:
+            layers[at] = replace(layers[at], backward=layers[at].backward and layers[at].parameter_bytes > 0)
         return replace(self, layers=tuple(layers), ties=())
 
     def graph(self) -> nx.DiGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -9,13 +10,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.times import compute_ns
 from pipecut.formulation.limits import TooLargeError
 from pipecut.formulation.outcome import Limits
 from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from pipecut.formulation.problem.constraints import Constraints, Placement, Recompute
 from pipecut.formulation.problem.cuts import AtomGraph
+from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import Instance, build_instance
-from pipecut.formulation.problem.layers import Split, layer_graph
+from pipecut.formulation.problem.layers import FORMS, Split, layer_graph
 from pipecut.formulation.problem.options import Combine, CostModel
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
@@ -23,6 +26,7 @@ from pipecut.solvers.choices import any_order as choices
 from pipecut.solvers.choices import any_order as downsets
 from pipecut.solvers.choices.any_order import any_order, bound_of_all, given_order, in_order, over_downsets
 from pipecut.solvers.choices.relaxed import relaxed
+from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, cost_models, instances, layer_graphs
 from tests.laws import so_many
 from tests.solvers.choices.test_any_order import ask, ask_line, block, one_device_a_stage, orders, towers
@@ -59,6 +63,30 @@ def test_no_order_has_anything_below_the_bound(
     # What lies at the limit or above is cut off, and the limit is the bound.
     for below in (found.bound_ns, found.bound_ns + 1):
         assert over_downsets(instance, atoms, below, Limits()).bound_ns == found.bound_ns
+
+
+def test_frozen_weights_that_layers_share_ask_for_no_more_passes_without_them() -> None:
+    """What a layer has is shared and frozen: its backward pass has one product, two where it has no weights."""
+    rows = [replace(matrix(name, 1_000, size), trainable_bytes=0) for name, size in (("a", 10), ("b", 0))]
+    layers = chain(rows, [40])
+    layers.graph["ties"] = ((("a", "b"), 10, 0),)
+    instance = instance_of(layers, mesh(1))
+    untied, kind = replace(instance, model=instance.model.untied()), GroupKind.of(instance, Group(((0, 1),)))
+    for at in range(2):
+        assert compute_ns(untied, at, 0, kind) <= compute_ns(instance, at, 0, kind)
+
+
+@SLOW
+@given(branching)
+def test_without_what_they_share_layers_take_no_more_in_any_order(instance: Instance) -> None:
+    """Also where all that a layer has is shared and frozen: its backward pass has one product then, not two."""
+    atoms, untied = AtomGraph.of(instance), replace(instance, model=instance.model.untied())
+    for order in orders(atoms):
+        layers = atoms.layers(order)
+        one, other = in_order(instance, order), replace(untied, model=untied.model.in_order(layers))
+        for kind in dict.fromkeys(GroupKind.of(one, group) for group in Group.possible(one)):
+            for layer, form in itertools.product(range(len(layers)), FORMS):
+                assert compute_ns(other, layer, form, kind) <= compute_ns(one, layer, form, kind)
 
 
 @pytest.mark.slow
