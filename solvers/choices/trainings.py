@@ -25,6 +25,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from pipecut.formulation.costs.amounts import plural
@@ -201,7 +202,7 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, known: Widened |
     limits, grid = limits.begun(), None if known is None else known.start
     parts = _with(grid, instances_of(instance), instance)
     if (reduced := _reduced(parts, limits, grid)) is not None:
-        return _chosen(instance, reduced, [])
+        return _chosen(instance, reduced, [], limits.below)
     waiting = _by_promise(_begun(parts, known))
     done: list[_Found] = []
     refused: list[str] = []
@@ -257,7 +258,7 @@ def _reduced(parts: Sequence[Instance], limits: Limits, grid: GridFound | None) 
     None where it does not see one of them, as where layers have other orders, of which a claim about this one says
     nothing; and where it neither found a plan nor proved that there is none.
     """
-    alone = len(parts[0].goals) == 1 and limits.below is None and limits.start is None
+    alone = len(parts[0].goals) == 1 and limits.start is None and (limits.below is None or grid is not None)
     if not alone or has_other_orders(parts[0]) or not all(map(is_reduced, parts)):
         return None
     found = Jointly.run(parts, limits, None if grid is None else grid.told)
@@ -348,7 +349,7 @@ def _bound(one: _Found, outcome: Outcome) -> int:
     return one.bound if outcome.bound is None else max(one.bound, outcome.bound * times_in_a_step(one.instance))
 
 
-def _chosen(instance: Instance, done: list[_Found], refused: list[str]) -> Decision:
+def _chosen(instance: Instance, done: list[_Found], refused: list[str], below: int | None = None) -> Decision:
     open_ones = [one for one in done if one.outcome is None or one.outcome.proof is not Proof.INFEASIBLE]
     with_plan = [one for one in done if one.value is not None]
     notes = tuple(refused)
@@ -376,8 +377,8 @@ def _chosen(instance: Instance, done: list[_Found], refused: list[str]) -> Decis
     )
     chosen = replace(best.instance, constraints=instance.constraints)
     others = tuple(
-        Ruled(one.instance, one.outcome, _below(one, best.value))
-        for one in sorted(_given_up(best, done), key=lambda one: one.outcome.seconds if one.outcome else 0)
+        Ruled(one.instance, one.outcome, below or _below(one, best.value))
+        for one in sorted(_given_up(best, done, below), key=lambda one: one.outcome.seconds if one.outcome else 0)
         if one.outcome is not None
     )
     return Decision(chosen, claimed, others)
@@ -410,9 +411,10 @@ def _words(best: _Found, done: list[_Found]) -> str:
     return f"{words}; bounds alone rule out or leave open {listed(left)}" if left else words
 
 
-def _given_up(best: _Found, done: list[_Found]) -> list[_Found]:
+def _given_up(best: _Found, done: list[_Found], below: int | None = None) -> list[_Found]:
     """Return the choices that were only asked whether they have a better plan, and have none."""
-    return [one for one in done if one.outcome is not None and one is not best and one.bound >= (best.value or 0)]
+    others = (one for one in done if one.outcome is not None and one is not best)
+    return [one for one in others if one.bound >= (below or best.value or 0)]
 
 
 DecideAsk = Callable[[Instance, Limits], Outcome]
@@ -437,11 +439,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
     methods contradict each other.
     """
     began_s = time.monotonic()
-    limits = limits.begun()
-
-    def in_the_best_order(one: Instance, within: Limits) -> tuple[Instance, Outcome]:
-        return _ordered(one, ask, within)
-
+    limits, in_the_best_order = limits.begun(), partial(_ordered, ask)
     # Whoever begins with a plan of his own, or only asks for better ones, wants no other; nor do other orders.
     begun = limits.start is not None or limits.below is not None or has_other_orders(instance)
     grid = None if begun else best_grid(instance, limits)
@@ -451,6 +449,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
     if not begun and known.start is grid:
         known = replace(known, start=narrower_plan(instance, limits, grid))
     start, training = known.start, instance.training
+    limits = replace(limits, below=dealt.grid.step) if start and dealt.grid else limits
     if training.choices == (training,) and not (training.schedule.in_halves and training.chunks == 1):
         found = in_the_best_order(instance, limits if start is None else replace(limits, start=start.plan))
         others: tuple[Ruled, ...] = ()
@@ -477,13 +476,13 @@ def _among_grids(found: Decision, dealt: DealtGrids) -> Decision:
         return replace(found, outcome=replace(outcome, proof=proof, bound=min(least, dealt.bound)))
     least = grid.step if nothing else least
     bound = min(grid.step if dealt.whole else dealt.bound, least)
-    others = (Ruled(found.instance, outcome, grid.step), *found.others)
+    others = (*[Ruled(found.instance, outcome, grid.step)] * (least >= grid.step), *found.others)
     note = f"a plain grid; with one stage a group no plan takes less than {outcome.amount(least)}"
     claim = Outcome(outcome.solver, Proof.FEASIBLE, grid.plan, grid.step, bound, outcome.seconds, (note,))
     return replace(found, instance=grid.instance, outcome=checked(grid.instance, claim), others=others)
 
 
-def _ordered(instance: Instance, ask: DecideAsk, limits: Limits) -> tuple[Instance, Outcome]:
+def _ordered(ask: DecideAsk, instance: Instance, limits: Limits) -> tuple[Instance, Outcome]:
     if not has_other_orders(instance):
         return instance, ask(instance, limits)
     within = limits.within(BOUND_S)

@@ -44,13 +44,14 @@ class _Part:
 
 @dataclass(slots=True)
 class Jointly:
-    """The search of several instances; ``best`` is the least value so far, of ``plan`` of ``of``."""
+    """The search of several instances for plans of less than ``best``; ``value`` is that of ``plan`` of ``of``."""
 
     limits: Limits
     parts: list[_Part]
     best: int
     begun_by: SearchOf = search_of
     plan: Plan | None = None
+    value: int | None = None
     of: Instance | None = None
     began_s: float = field(default_factory=time.monotonic)
 
@@ -74,7 +75,8 @@ class Jointly:
             of = next(
                 one for one in instances if start.instance is not None and one.training == start.instance.training
             )
-            found.best, found.plan, found.of = start.objective, start.plan, of
+            found.value, found.plan, found.of = start.objective, start.plan, of
+        found.best = min(one for one in (found.value, limits.below, most) if one is not None)
         found._tell()
         with contextlib.suppress(StoppedError, TooLargeError):
             found._start()
@@ -89,7 +91,6 @@ class Jointly:
         outwards = sorted(range(len(self.parts)), key=lambda at: abs(2 * at - len(self.parts)))
         own = [part for part in self.parts if part.instance is self.of]
         for part in own or [self.parts[at] for at in outwards]:
-            self._opened(part).upper = self.best
             self._opened(part).first_plans()
             self._learn(part)
             if self.plan is not None:
@@ -131,28 +132,26 @@ class Jointly:
         if search.plan is not None and search.best < self.best:
             priced = evaluate(part.instance, search.plan)
             if priced.feasible and priced.objective is not None and priced.objective < self.best:
-                self.plan, self.best, self.of = search.plan, priced.objective, part.instance
+                self.plan, self.of = search.plan, part.instance
+                self.best = self.value = priced.objective
         part.bound = max(part.bound, search.bound)
         self._tell()
 
     def _tell(self) -> None:
         bound = min(min(one.bound for one in self.parts), self.best)
-        value = None if self.plan is None else self.best
-        self.limits.progress(Progress(value, bound, self.plan, self.of, whole=True))
+        self.limits.progress(Progress(self.value, bound, self.plan, self.of, whole=True))
 
     def _outcome(self, part: _Part) -> Outcome:
         own, seconds = self.of is part.instance, time.monotonic() - self.began_s
         bound = min(part.bound, self.best)
-        proof = Proof.FEASIBLE if own else Proof.UNKNOWN
-        if own and bound >= self.best:
-            proof = Proof.OPTIMAL
-        elif self.plan is None and part.bound >= self.best:
+        proof = Proof.UNKNOWN if not own else Proof.OPTIMAL if bound >= (self.value or 0) else Proof.FEASIBLE
+        if self.plan is None and self.limits.below is None and part.bound >= self.best:
             proof = Proof.INFEASIBLE
         return Outcome(
             solver=NAME,
             proof=proof,
             plan=self.plan if own else None,
-            objective=self.best if own else None,
+            objective=self.value if own else None,
             bound=None if proof is Proof.INFEASIBLE else bound,
             seconds=seconds,
         )

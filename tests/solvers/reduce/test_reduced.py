@@ -25,6 +25,7 @@ from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.reduce.executed.compositions import Compositions
 from pipecut.solvers.reduce.executed.leaves import Leaves
 from pipecut.solvers.reduce.executed.slowest import SlowestFirst
+from pipecut.solvers.reduce.jointly import Jointly
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.solver import accepts, solve
 from pipecut.solvers.reduce.stages import ReducedStages
@@ -200,3 +201,22 @@ def test_atoms_of_the_short_model_cost_what_those_cost_that_they_stand_for(insta
             assert np.array_equal(whole.compute[:, one], short.compute[:, two])
             assert np.array_equal(whole.inside[:, one], short.inside[:, two])
             assert np.array_equal(whole.each[:, one], short.each[:, two])
+
+
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
+@given(repeated(), st.sampled_from([Goal.STEP_TIME, Goal.ITERATION_TIME]), st.integers(-2, 2))
+def test_several_searched_for_plans_of_less_than_a_value_claim_no_more(
+    instance: Instance, goal: Goal, off: int
+) -> None:
+    """Whoever asks for better ones than he has is told of no plan below that, and never that there is none."""
+    size = instance.training.global_batch
+    parts = [replace(as_seen(instance, many), goals=(goal,)) for many in sorted({1, size})]
+    for one in parts:
+        _seen(one)
+    best = min((value for one in parts if (value := exhaustive.solve(one).objective) is not None), default=0)
+    assume(best)
+    below = max(1, best + off)
+    found = [outcome for _, outcome in Jointly.run(parts, Limits(time_limit_s=10, below=below))]
+    assert all(one.proof is not Proof.INFEASIBLE for one in found)
+    assert min(one.bound or 0 for one in found) <= best
+    assert all(best <= one.objective < below for one in found if one.objective is not None)
