@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ same plan as executed on the timeline. Every search had at most {limit:g} s, on 
 
 def document(written: dict[str, Any], rows: list[Known], command: str, limit_s: float) -> str:
     """Return the document of what is known."""
-    lines = ["# What each choice is worth", "", f"Written by `{command}`.", ""]
+    lines = ["# What each choice is worth", "", f"Written by `{command}` on {date.today().isoformat()}.", ""]
     lines += [line.format(limit=limit_s) for line in INTRODUCTION]
     lines += ["", *_scope(written, rows)]
     for cluster in written["clusters"]:
