@@ -147,25 +147,28 @@ class MemoryParts:
         )
 
     @staticmethod
-    def of_stage(instance: Instance, plan: Plan, index: int) -> MemoryParts:
+    def of_stage(instance: Instance, plan: Plan, index: int, known: Held | None = None) -> MemoryParts:
         """Return the parts of the peak on one device of stage ``index`` of a plan.
 
         ``versions * weights + gradients + optimiser state + in_flight * (stash + received) + largest working
         set``, and of layers that are computed again the stash of one micro-batch. Where a group holds several
-        stages, all of them, at the moment at which they keep most together.
+        stages, all of them, at the moment at which they keep most together. ``known`` keeps what each one has.
         """
         stage, training = plan.stages[index], instance.training
         ranks = training.ranks(len(plan))
         if ranks < len(plan):
-            rank = training.rank_of(index, len(plan))
-            own = training.stages_of(rank, len(plan))
-            chunks = [stage_parts(instance, plan.stages[one]) for one in own]
+            rank, found = training.rank_of(index, len(plan)), {} if known is None else known
+            own = [plan.stages[one] for one in training.stages_of(rank, len(plan))]
+            chunks = [found.get(one) or found.setdefault(one, stage_parts(instance, one)) for one in own]
             kept = most_kept(training.schedule, ranks, len(chunks), training.micro_batches)[rank]
             return chunks_memory(chunks, kept, stage.group.mode)
         keeps = Keeps.of(instance.training, index, len(plan))
-        if stage.warm_up is not None:
-            keeps = replace(keeps, in_flight=stage.warm_up)
+        keeps = keeps if stage.warm_up is None else replace(keeps, in_flight=stage.warm_up)
         return stage_parts(instance, stage).times(keeps, stage.group.mode)
+
+
+Held = dict[Stage, MemoryParts]
+"""What stages have of one micro-batch and version of their weights."""
 
 
 def chunks_memory(chunks: Sequence[MemoryParts], kept: Iterable[Sequence[int]], mode: Mode) -> MemoryParts:
@@ -197,8 +200,7 @@ def stage_parts(instance: Instance, stage: Stage) -> MemoryParts:
     What it received is kept where it is used first: the stash of a layer graph counts a tensor at the first layer
     that keeps it, which may lie before the cut.
     """
-    kind = GroupKind.of(instance, stage.group)
-    kinds = stage.kinds(kind)
+    kinds = stage.kinds(kind := GroupKind.of(instance, stage.group))
     layers, known = dict[int, MemoryParts](), dict[object, MemoryParts]()
     for layer, own in kinds.items():
         source = layout_form(instance, stage.span, layer)
@@ -206,8 +208,8 @@ def stage_parts(instance: Instance, stage: Stage) -> MemoryParts:
         if (like := (instance.alike[layer], form, id(own), copy)) not in known:
             known[like] = MemoryParts.of_layer(instance, own, layer, form, copy)
         layers[layer] = known[like]
-    received = MemoryParts(received=received_bytes(instance, kind, stage.span.first))
-    parts = MemoryParts.sum((*layers.values(), received))
+    received = received_bytes(instance, kind, stage.span.first)
+    parts = MemoryParts.sum((*layers.values(), MemoryParts(received=received)))
     if not stage.again:
         return parts
     parts = replace(parts, stash=parts.stash + _lent(instance, stage, kind))

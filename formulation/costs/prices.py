@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipecut.formulation.costs import times
-from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
+from pipecut.formulation.costs.memory import Held, MemoryParts, capacity_bytes
 from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Compute, StageTime, Synchronisation
@@ -62,10 +62,11 @@ class StageCost:
 
 def stage_costs(instance: Instance, plan: Plan) -> tuple[StageCost, ...]:
     """Return the cost of every stage of a plan that is one. Cost: linear in layers and edges of every stage."""
-    return tuple(_stage_cost(instance, plan, index) for index in range(len(plan)))
+    held: Held = {}
+    return tuple(_stage_cost(instance, plan, held, index) for index in range(len(plan)))
 
 
-def _stage_cost(instance: Instance, plan: Plan, index: int) -> StageCost:
+def _stage_cost(instance: Instance, plan: Plan, held: Held, index: int) -> StageCost:
     stage = plan.stages[index]
     kinds = stage.kinds(GroupKind.of(instance, stage.group))
     forms = {layer: form_of(instance, stage, layer) for layer in kinds}
@@ -90,7 +91,7 @@ def _stage_cost(instance: Instance, plan: Plan, index: int) -> StageCost:
         received_ns=received,
         total_ns=max(compute, communication) if overlap else compute + communication,
         boundary_ns=activation + gradient,
-        memory=MemoryParts.of_stage(instance, plan, index),
+        memory=MemoryParts.of_stage(instance, plan, index, held),
         capacity_bytes=capacity_bytes(instance, stage.group),
     )
 
@@ -124,9 +125,8 @@ def _boundaries(instance: Instance, plan: Plan, index: int) -> tuple[int, int, i
     stage = plan.stages[index]
     activation = gradient = outgoing = 0
     if index > 0:
-        link = plan.link_before(instance, index)
-        activation = times.activation_ns(instance, stage.span.first, link)
-        gradient = times.gradient_ns(instance, stage.span.first, link)
+        at = instance, stage.span.first, plan.link_before(instance, index)
+        activation, gradient = times.activation_ns(*at), times.gradient_ns(*at)
     if index + 1 < len(plan):
         outgoing = times.gradient_ns(instance, stage.span.stop, plan.link_before(instance, index + 1))
     receives = instance.cost.boundary_charge is BoundaryCharge.RECEIVER
