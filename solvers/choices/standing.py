@@ -15,7 +15,7 @@ from pipecut.formulation.limits import NEVER, StoppedError, in_time
 from pipecut.formulation.outcome import GoalClaim, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.choices.trainings import instances_of
+from pipecut.solvers.choices.trainings import instances_of, without_grids
 from pipecut.solvers.reduce.grids import GridFound, GridTold, times_in_a_step
 from pipecut.solvers.search.first_plan import simple_plan
 
@@ -48,6 +48,8 @@ class Standing:
             self.grid = progress.grid
         if progress.whole and progress.bound is not None:
             self.bound = max(self.bound or 0, progress.bound * times_in_a_step(about))
+            if not about.training.dealt:  # there was no time for grids: the bound is not about them
+                self.instance = without_grids(self.instance)
         if progress.objective is None or progress.plan is None:
             return
         value = progress.objective * times_in_a_step(about)
@@ -62,25 +64,15 @@ class Standing:
         about, plan = self._plan()
         if about.constraints is not self.instance.constraints:  # a choice by the number of stages
             about = replace(about, constraints=self.instance.constraints)
+        about = about if self.instance.training.dealt else without_grids(about)
         bound = self._bound(about)
         found = None if plan is None else evaluate(about, plan)
         if plan is None or found is None or found.objective is None:
-            nothing = Outcome(
-                solver, Proof.UNKNOWN, bound=bound, seconds=seconds, notes=(LEFT,), goals=about.goals
-            )
-            return about, nothing
-        later = zip(about.goals[1:], found.further, strict=True)
-        claim = Outcome(
-            solver,
-            Proof.FEASIBLE,
-            plan,
-            found.objective,
-            None if bound is None else min(bound, found.objective),
-            seconds,
-            (LEFT,),
-            further=tuple(GoalClaim(goal, value, None, looked_at=False) for goal, value in later),
-            goals=about.goals,
-        )
+            return about, Outcome(solver, Proof.UNKNOWN, None, None, bound, seconds, (LEFT,), goals=about.goals)
+        later, value = zip(about.goals[1:], found.further, strict=True), found.objective
+        least = None if bound is None else min(bound, value)
+        further = tuple(GoalClaim(goal, its, None, looked_at=False) for goal, its in later)
+        claim = Outcome(solver, Proof.FEASIBLE, plan, value, least, seconds, (LEFT,), (), further, about.goals)
         return about, checked(about, claim, NEVER.within(0))
 
     def _plan(self) -> tuple[Instance, Plan | None]:
@@ -101,7 +93,10 @@ class Standing:
         """Return what no plan of any choice and order undercuts; None where there is no time."""
         if self.bound is not None:
             return self.bound // times_in_a_step(about)
-        parts = [] if self.alone else instances_of(self.instance)
+        asked, parts = self.instance.training, [] if self.alone else instances_of(self.instance)
+        if asked.dealt and parts:  # less is known of grids than of other plans, and of each number as much
+            least = (one for one in asked.choices_of_grids if one.chunks == asked.dealt[0])
+            parts = [replace(self.instance, training=one) for one in least]
         with contextlib.suppress(StoppedError):
             bounds = [lower_bound(one) * times_in_a_step(one) for one in in_time(parts, NEVER.within(BOUND_S))]
             return min(bounds) // times_in_a_step(about) if bounds else None

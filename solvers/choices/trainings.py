@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from pipecut.formulation.costs.amounts import plural
 from pipecut.formulation.costs.bounds import lower_bound
-from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
@@ -375,13 +375,12 @@ def _chosen(instance: Instance, done: list[_Found], refused: list[str], below: i
         any_order_bound=_in_anyorder(outcome, done, times),
         notes=(*outcome.notes, _words(best, done), *notes),
     )
-    chosen = replace(best.instance, constraints=instance.constraints)
     others = tuple(
         Ruled(one.instance, one.outcome, below or _below(one, best.value))
         for one in sorted(_given_up(best, done, below), key=lambda one: one.outcome.seconds if one.outcome else 0)
         if one.outcome is not None
     )
-    return Decision(chosen, claimed, others)
+    return Decision(replace(best.instance, constraints=instance.constraints), claimed, others)
 
 
 def _in_anyorder(outcome: Outcome, done: list[_Found], times: int) -> int | None:
@@ -445,6 +444,10 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
     grid = None if begun else best_grid(instance, limits)
     values = [one for one in (grid and grid.step, limits.below) if one is not None]
     dealt = DealtGrids.of(instance, min(values, default=None), limits)
+    left_out = () if dealt.whole or dealt.grid else ("interleaved grids are left out: no time to look at them",)
+    if left_out:
+        dealt, instance = DealtGrids(), without_grids(instance)
+    limits = replace(limits, progress=partial(_of_all, limits.progress, instance, dealt))
     known = Widened({}, None) if begun else widened(instance, limits, grid)
     if not begun and known.start is grid:
         known = replace(known, start=narrower_plan(instance, limits, grid))
@@ -458,8 +461,21 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
         found, others = (chosen.instance, chosen.outcome), chosen.others
     if start is not None:
         found = start.no_worse(*found)
-    of_one = Decision(found[0], known.raised(*found), others, time.monotonic() - began_s)
-    return _among_grids(of_one, dealt)
+    claim = known.raised(found[0], replace(found[1], notes=(*left_out, *found[1].notes)))
+    return _among_grids(Decision(found[0], claim, others, time.monotonic() - began_s), dealt)
+
+
+def without_grids(instance: Instance) -> Instance:
+    """Return an instance that asks about no grids whose groups hold several stages beside all other plans."""
+    return replace(instance, training=replace(instance.training, dealt=()))
+
+
+def _of_all(tell: Callable[[Progress], None], asked: Instance, dealt: DealtGrids, progress: Progress) -> None:
+    """Tell of progress: what no plan of one stage a group undercuts is no bound of grids that are asked about."""
+    if progress.whole and progress.bound is not None:
+        bound = progress.bound if dealt.grid is None else min(progress.bound, dealt.bound)
+        progress = replace(progress, bound=bound, instance=progress.instance or asked)
+    tell(progress)
 
 
 def _among_grids(found: Decision, dealt: DealtGrids) -> Decision:

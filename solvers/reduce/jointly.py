@@ -142,16 +142,10 @@ class Jointly:
         self.limits.progress(Progress(self.value, bound, self.plan, self.of, whole=True))
 
     def _outcome(self, part: _Part) -> Outcome:
-        own, seconds = self.of is part.instance, time.monotonic() - self.began_s
-        bound = min(part.bound, self.best)
+        own, bound = self.of is part.instance, min(part.bound, self.best)
         proof = Proof.UNKNOWN if not own else Proof.OPTIMAL if bound >= (self.value or 0) else Proof.FEASIBLE
         if self.plan is None and self.limits.below is None and part.bound >= self.best:
             proof = Proof.INFEASIBLE
-        return Outcome(
-            solver=NAME,
-            proof=proof,
-            plan=self.plan if own else None,
-            objective=self.value if own else None,
-            bound=None if proof is Proof.INFEASIBLE else bound,
-            seconds=seconds,
-        )
+        plan, value = (self.plan, self.value) if own else (None, None)
+        least = None if proof is Proof.INFEASIBLE else bound
+        return Outcome(NAME, proof, plan, value, least, time.monotonic() - self.began_s)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.costs.megatron_forms import forms_in
 from pipecut.formulation.costs.passes import stage_passes
 from pipecut.formulation.evaluate import evaluate
@@ -25,6 +26,7 @@ from pipecut.formulation.problem.options import Combine
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.searched import not_searched, searched
+from pipecut.solvers.choices.standing import Standing
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.reduce.grids import DealtGrids, GridTold, best_grid, shortened
 from pipecut.solvers.search.grids import Grids
@@ -290,6 +292,36 @@ def test_what_is_claimed_holds_for_plans_of_one_stage_a_group_and_for_grids(foun
     chosen, claim = decide(asked, somebody, Limits())
     assert chosen.training.chunks > 1 and (claim.proof is Proof.OPTIMAL) is (value == 1)
     assert (claim.bound or 0) == (claim.objective or 0) * value
+
+
+def test_of_grids_that_there_was_no_time_for_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one that is better the claim is about one stage a group alone; with one it is about both."""
+    instance = replace(blocks(256, 10**12, tensor_parallel_degrees=(1, 2, 4)), goals=(Goal.STEP_TIME,))
+    asked, grid, told = with_dealt(instance), best_grid(instance, Limits()), list[Progress]()
+    assert grid is not None
+    standing, every = Standing(asked), DealtGrids.of(asked, grid.step, Limits())
+
+    def somebody(one: Instance, limits: Limits) -> Outcome:
+        limits.progress(Progress(grid.objective, grid.objective, grid.plan, one, whole=True))
+        return Outcome("somebody", Proof.OPTIMAL, grid.plan, grid.objective, grid.objective, goals=one.goals)
+
+    def hear(progress: Progress) -> None:
+        told.append(progress)
+        standing.hear(progress)
+
+    monkeypatch.setattr(DealtGrids, "of", lambda *_: DealtGrids(whole=False))
+    chosen, claim = decide(asked, somebody, Limits(progress=hear))
+    assert chosen.training.dealt == () and claim.proof is Proof.OPTIMAL
+    assert "interleaved grids" not in searched(chosen) and claim.notes[0].startswith("interleaved grids are left")
+    about, left = standing.outcome("somebody", 1.0)
+    assert about.training.dealt == () and left.bound == grid.objective
+    some = replace(every, bound=every.bound // 2, whole=False)
+    monkeypatch.setattr(DealtGrids, "of", lambda *_: some)
+    chosen, claim = decide(asked, somebody, Limits(progress=told.append))
+    assert (chosen.training.dealt, claim.bound, claim.proof) == ((2, 3, 4), some.bound, Proof.FEASIBLE)
+    assert told[-1].bound == some.bound
+    bound = Standing(asked).outcome("nobody", 1.0)[1].bound
+    assert bound == lower_bound(replace(asked, training=asked.training.choices_of_grids[0]))
 
 
 @QUIET
