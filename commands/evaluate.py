@@ -72,9 +72,7 @@ def _optimum(task: Task, plan: Plan, evaluation: Evaluation) -> Outcome:
 def _exit_code(evaluation: Evaluation, best: Outcome | None) -> ExitCode:
     if not evaluation.feasible:
         return ExitCode.NO_PLAN
-    if best is not None and best.proof is not Proof.OPTIMAL:
-        return ExitCode.NOT_PROVED
-    return ExitCode.DONE
+    return ExitCode.DONE if best is None or best.proof is Proof.OPTIMAL else ExitCode.NOT_PROVED
 
 
 def _show(

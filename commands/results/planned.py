@@ -34,6 +34,7 @@ from pipecut.report.wording import printable
 from pipecut.solvers.auto import solve as auto
 from pipecut.solvers.catalogue import AUTO, find_any
 from pipecut.solvers.choices.standing import Standing
+from pipecut.solvers.choices.trainings import without_grids
 from pipecut.solvers.crosscheck import contradiction, solve_checked
 
 if TYPE_CHECKING:
@@ -79,7 +80,11 @@ class Compared:
 
 
 def compare(instance: Instance, solvers: Sequence[str], limits: Limits) -> Compared:
-    """Ask solvers one after another, each within the limits; ``pipecut.compare`` says what is raised."""
+    """Ask solvers one after another, each within the limits; ``pipecut.compare`` says what is raised.
+
+    Each is asked alone, so nothing is said of interleaved grids.
+    """
+    instance = without_grids(instance)
     rows = [_row(instance, name, limits) for name in solvers]
     kept = [row.outcome for row in rows if row.outcome is not None and row.outcome.proof in KEEPS_RULES]
     best = min(kept, key=lambda one: one.objective or 0, default=None)
