@@ -93,11 +93,13 @@ class Standing:
         """Return what no plan of any choice and order undercuts; None where there is no time."""
         if self.bound is not None:
             return self.bound // times_in_a_step(about)
-        asked, parts = self.instance.training, [] if self.alone else instances_of(self.instance)
-        if asked.dealt and parts:  # less is known of grids than of other plans, and of each number as much
-            least = (one for one in asked.choices_of_grids if one.chunks == asked.dealt[0])
-            parts = [replace(self.instance, training=one) for one in least]
+        if self.alone:
+            return None
+        # Less is known of grids than of other plans, and of each number of stages a group as much.
+        grids = [one for one in self.instance.training.choices_of_grids if one.chunks == one.dealt[0]]
+        of_grids = (replace(self.instance, training=one) for one in grids)
+        parts = of_grids if grids else instances_of(self.instance)
         with contextlib.suppress(StoppedError):
             bounds = [lower_bound(one) * times_in_a_step(one) for one in in_time(parts, NEVER.within(BOUND_S))]
-            return min(bounds) // times_in_a_step(about) if bounds else None
+            return min(bounds) // times_in_a_step(about)
         return None
