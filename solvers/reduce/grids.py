@@ -149,12 +149,12 @@ class DealtGrids:
 
     @staticmethod
     def of(instance: Instance, below: int | None, limits: Limits) -> DealtGrids:
-        """Look at those that a training names (``Training.dealt``). Cost: up to its part of the time."""
+        """Look at those that a training names (``Training.dealt``). Cost: up to one PART of the time, if set."""
         choices, grid, bound = instance.training.choices_of_grids, None, 0
         if not choices:
             return DealtGrids()
         with contextlib.suppress(StoppedError, TooLargeError):
-            grids = Grids(shortened(instance), limits.share(PART).within(MOST_S).deadline)
+            grids = Grids(shortened(instance), limits.share(PART).deadline)
             for found in grids.plans(choices, below):
                 if below is not None and found.promised >= below:
                     break

@@ -6,6 +6,7 @@ order. All keys of the format are written by some; ``tests/solvers/test_generate
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 from typing import Any
 
@@ -17,7 +18,6 @@ MATRIX, FOLLOW, JOIN = "matrix", "follow", "join"
 FORMS = ([0, 1, 2], [0, 1, 2], [0], [1], [2], [0, 1], [0, 2], [1, 2])
 IN_ROWS = ([1, 3], [2, 4], [0, 3], [0, 1, 4])
 """Forms of sequence parallelism beside others, for matrix products."""
-
 REPEATED = 0.25
 """How often all layers between the ends are alike, as the blocks of a transformer are."""
 SIZES = (1, 2, 2, 3, 3, 4, 4, 5)
@@ -65,11 +65,12 @@ def drawn_graph(
 def _repeated(layers: list[Row], edges: list[Row]) -> list[Row]:
     """Make a chain, all of whose layers but the ends are the second one again; return its edges."""
     sizes = {edge["consumer"]: edge["bytes"] for edge in edges}
-    for row in layers[2:-1]:
-        row.update({key: value for key, value in layers[1].items() if key != "name"})
+    for at in range(2, len(layers) - 1):
+        layers[at] = {**layers[1], "name": layers[at]["name"]}
+        sizes[layers[at]["name"]] = sizes.get(layers[1]["name"], 0)
+    names = [row["name"] for row in layers]
     return [
-        {"producer": one["name"], "consumer": two["name"], "bytes": sizes.get(like["name"], 1_000)}
-        for one, two, like in zip(layers, layers[1:], [*layers[1:2] * (len(layers) - 2), layers[-1]], strict=False)
+        {"producer": one, "consumer": two, "bytes": sizes.get(two, 0)} for one, two in itertools.pairwise(names)
     ]
 
 
