@@ -1,17 +1,19 @@
-"""Kinds of groups that others stand for: what stages take at least is what it is with cells of all kinds."""
+"""Kinds of groups that others stand for: of stages no less is said than without, and no more than they take."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from unittest import mock
 
-import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.problem.constraints import Sharded
 from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers.exhaustive import count_plans, plans
+from pipecut.solvers.reduce.executed.leaves import counted_passes
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.solver import accepts
 from pipecut.solvers.reduce.stages import ReducedStages
@@ -22,13 +24,19 @@ from tests.solvers.cpsat.test_freedoms import has_groups
 from tests.solvers.reduce.test_reduced import QUIET, repeated
 from tests.solvers.step_time.test_formula import paced
 
+MOST_PLANS = 300
+"""Instances of no more plans are held against all of them."""
 ALL = mock.patch("pipecut.solvers.reduce.stages.stand_ins", lambda priced: list(range(len(priced[0].kinds))))
 
 
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
 @given(repeated().map(paced), st.integers(1, 8))
-def test_stages_take_as_long_as_with_cells_of_all_kinds(instance: Instance, eighths: int) -> None:
-    """With so little memory that it matters what is divided."""
+def test_stages_take_no_less_than_with_cells_of_all_kinds_and_no_more_than_they_do(
+    instance: Instance, eighths: int
+) -> None:
+    """With so little memory that it matters what is divided: what is known of a kind that another one stands for
+    may be less than of that one, and no stage of any kind takes less than is said.
+    """
     least = 1 + MemoryParts.undivided(instance).total * eighths // 8
     rows = [replace(one, device_class=replace(one.device_class, memory_bytes=least)) for one in instance.servers]
     asked = replace(instance.constraints, sharded=tuple(Sharded), memory=True)
@@ -42,4 +50,8 @@ def test_stages_take_as_long_as_with_cells_of_all_kinds(instance: Instance, eigh
             every = ReducedStages.of(word, line, each=each)
         for seat in range(len(line.groups)):
             for slot in range(min(3, instance.devices)):
-                np.testing.assert_array_equal(own.least(seat, slot), every.least(seat, slot))
+                assert (own.least(seat, slot) >= every.least(seat, slot)).all()
+    if count_plans(instance, MOST_PLANS) <= MOST_PLANS:
+        for plan in (one for one in plans(instance) if evaluate(instance, one).feasible):
+            rows = zip(plan.stages, own.at_least(plan), strict=True)
+            assert all(least <= sum(counted_passes(instance, stage)) for stage, least in rows)
