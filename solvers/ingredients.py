@@ -102,7 +102,11 @@ class Ingredient(enum.Enum):
     )
     MOVES = (
         "moves of single atoms",
-        ("pipecut.solvers.chunks.moves", "pipecut.solvers.search.first_plan:even_cuts"),
+        (
+            "pipecut.solvers.chunks.bulk:first_plan",
+            "pipecut.solvers.chunks.bulk:improved",
+            "pipecut.solvers.search.first_plan:even_cuts",
+        ),
     )
     FIRST_PLAN = (
         "simple first plans",
@@ -196,7 +200,7 @@ class Ingredient(enum.Enum):
             f"pipecut.solvers.reduce.{name}"
             for name in (
                 *("by_count", "by_devices", "counted", "jointly", "priced", "programme", "search"),
-                *(f"executed.{part}" for part in ("compositions", "in_turn", "leaves", "slowest", "steps")),
+                *(f"executed.{part}" for part in ("compositions", "leaves", "slowest", "steps")),
             )
         ),
     )
@@ -204,7 +208,7 @@ class Ingredient(enum.Enum):
         "the model on types of stages",
         tuple(
             f"pipecut.solvers.cpsat.on_types.{name}"
-            for name in ("counts", "model", "search", "solver", "steps", "support", "types")
+            for name in ("counts", "model", "search", "solver", "support", "types")
         ),
     )
     MODEL = (

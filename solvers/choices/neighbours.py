@@ -44,7 +44,7 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers.catalogue import REDUCED, is_reduced
 from pipecut.solvers.reduce.by_count import TRIED, ByCount, Open
 from pipecut.solvers.reduce.counted import CountedStages
-from pipecut.solvers.reduce.executed.in_turn import InTurn
+from pipecut.solvers.reduce.executed.steps import InTurn
 from pipecut.solvers.reduce.grids import GridFound, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
 from pipecut.solvers.reduce.line import SeatLine

@@ -1,4 +1,6 @@
-"""Many plans of a layout priced at once, by one pass over the passes of a step: arrays by plan.
+"""Many plans of a layout priced at once, by one pass over the passes of a step: arrays by plan; and moved.
+
+Small moves make plans better: an atom goes from one stage to another, and stages between are shifted by one.
 
 The specification is ``formulation.executed.chunks_step_ns`` and ``formulation.costs.memory.chunks_memory``;
 a test compares plan by plan.
@@ -7,14 +9,18 @@ a test compares plan by plan.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from pipecut.formulation.costs.memory import capacity_bytes
 from pipecut.formulation.executed import in_turn
+from pipecut.formulation.limits import Deadline
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.schedules.table import Kind
-from pipecut.solvers.chunks.case import Case, overlapped
+from pipecut.solvers.chunks.case import Case, Dealt, GroupLayout, overlapped
 from pipecut.solvers.chunks.runs import (
     BACKWARD,
     FORWARD,
@@ -31,6 +37,7 @@ from pipecut.solvers.chunks.runs import (
     WORKING,
     Numbers,
 )
+from pipecut.solvers.search.first_plan import even_cuts
 
 BROKEN = 1 << 59
 """The value of a plan that breaks the rule on memory is this and the bytes by which it does; above every step."""
@@ -38,6 +45,10 @@ NEVER = 1 << 62
 """The value of a plan with a stage that takes longer than any plan that counts."""
 AT_ONCE = 1 << 22
 """About so many numbers are held at once: plans times stages times micro-batches in flight."""
+KEPT = 8
+"""So many plans are moved on at once, the best that are known."""
+MOVED_AT_ONCE = 1 << 13
+"""About so many plans are priced before it is looked whether time is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +155,64 @@ def steps_of(training: Training, times: Numbers, sent: Numbers, *, beside: bool)
     for stage, ended in last.items():
         done[on[stage]] = np.maximum(done[on[stage]], ended) + times[3, stage]
     return np.max(done, axis=0)
+
+
+def first_plan(instance: Instance, layout: GroupLayout) -> Dealt | None:
+    """Return stages of nearly equal work on the first groups that there are; None where these run out."""
+    left = [server.devices for server in instance.servers]
+    choice: list[int] = []
+    for row in layout.choices:
+        fits = (q for q, one in enumerate(row) if all(left[server] >= count for server, count in one.counts))
+        chosen = next(fits, None)
+        if chosen is None:
+            return None
+        choice.append(chosen)
+        for server, count in row[chosen].counts:
+            left[server] -= count
+    stages, places = layout.ranks * instance.training.chunks, CutSpace.of(instance).places
+    cuts = even_cuts(instance, stages)
+    if len(cuts) < stages + 1:
+        return None
+    return Dealt(tuple(places.index(cut) for cut in cuts), tuple(choice))
+
+
+def improved(plans: ManyPlans, begin: list[tuple[int, ...]], deadline: Deadline) -> tuple[Dealt | None, int]:
+    """Return a plan that no single move of it, or of others nearly as good, makes better, and its value.
+
+    ``begin`` are places of plans to begin with, which may take more memory than there is. None, and a value above
+    all, where nothing is met that keeps the rules. After the deadline the best so far. Cost: the moves of a few
+    plans, priced as often as they bring something.
+    """
+    pool = np.unique(np.array(begin, dtype=np.int64), axis=0)
+    values = plans.values(pool)
+    stages, known = pool.shape[1] - 1, {row.tobytes() for row in pool}
+    before = None
+    while (before is None or values.min() < before) and not deadline.over():
+        before = values.min()
+        moved = (pool[:, None, :] + moves(stages)[None]).reshape(-1, stages + 1)
+        moved = np.unique(moved[(np.diff(moved) > 0).all(axis=1)], axis=0)
+        fresh = [row for row in moved if row.tobytes() not in known]
+        known |= {row.tobytes() for row in fresh}
+        for at in range(0, len(fresh), MOVED_AT_ONCE):
+            if deadline.over():
+                break
+            part = np.array(fresh[at : at + MOVED_AT_ONCE])
+            pool, values = np.concatenate([pool, part]), np.concatenate([values, plans.values(part)])
+        best = np.argsort(values, kind="stable")[:KEPT]
+        pool, values = pool[best], values[best]
+    least = int(values.argmin())
+    if values[least] >= BROKEN:
+        return None, BROKEN
+    return Dealt(tuple(pool[least].tolist()), plans.choice), int(values[least])
+
+
+@lru_cache(maxsize=64)
+def moves(stages: int) -> Numbers:
+    """Return what one atom more of one stage and one less of another adds to the places, for every two stages."""
+    rows = [
+        [step * (one < at <= other) for at in range(stages + 1)]
+        for one in range(stages)
+        for other in range(one + 1, stages)
+        for step in (1, -1)
+    ]
+    return np.array(rows, dtype=np.int64).reshape(-1, stages + 1)

@@ -3,7 +3,7 @@
 Every layout (``solvers.chunks.case``) is a case of its own; one that is never better than another is left out,
 and bounds of all plans of a case rule it out, or say that it comes early. For the time of a step paths of passes
 (``solvers.chunks.paths``) are weighed against all plans of a case (``solvers.chunks.weighing``). Plans that answer
-are made better by moves (``solvers.chunks.moves``), and then fronts of plans are grown (``solvers.chunks.beam``),
+are made better by moves (``solvers.chunks.bulk``), and then fronts of plans are grown (``solvers.chunks.beam``),
 with more room each time; where nothing is left out, it is a proof. What is too large for it, has a choice of
 groups, or is about the bottleneck, is asked of CP-SAT (``solvers.chunks.model``): is there a plan of the case of
 at most a threshold? Questions move the lower limit of the case up. Of the bottleneck the model says exactly what a
@@ -27,11 +27,10 @@ from pipecut.formulation.limits import StoppedError
 from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.solvers.chunks.beam import Beam
-from pipecut.solvers.chunks.bulk import ManyPlans
+from pipecut.solvers.chunks.bulk import ManyPlans, first_plan, improved
 from pipecut.solvers.chunks.case import Case, Dealt, case_of, layouts, plan_of
 from pipecut.solvers.chunks.counting import Counts, counts_of
 from pipecut.solvers.chunks.model import Question
-from pipecut.solvers.chunks.moves import first_plan, improved
 from pipecut.solvers.chunks.runs import KnownRuns
 from pipecut.solvers.chunks.sums import PathSums, sums_of
 from pipecut.solvers.chunks.support import accepts

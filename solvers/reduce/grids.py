@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +20,10 @@ from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progre
 from pipecut.formulation.problem.constraints import Goal, Sharded
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Training
 from pipecut.formulation.uses import GRIDS_FROM
 from pipecut.solvers.reduce.word import Word
-from pipecut.solvers.search.grids import GridPlan, Grids
+from pipecut.solvers.search.grids import Grids
 from pipecut.solvers.search.pieces import ShortModel
 
 PART, MOST_S, TRIED = 4, 15.0, 12
@@ -119,21 +120,27 @@ def best_grid(instance: Instance, limits: Limits) -> GridFound | None:
     with contextlib.suppress(StoppedError, TooLargeError):
         grids = Grids(shortened(instance), limits.share(PART).within(MOST_S).deadline)
         for some in orders:
-            for found in itertools.islice(grids.plans(some), TRIED):
-                if best is not None and found.promised >= best.step:
-                    break
-                priced = _priced(instance, grids, found)
-                if priced is not None and (best is None or priced.step < best.step):
-                    best = priced
-                    limits.progress(best.told)
+            below = None if best is None else best.step
+            for _, found in itertools.islice(_priced(instance, grids, some, below, limits), TRIED):
+                best = found or best
     return best
 
 
-def _priced(instance: Instance, grids: Grids, found: GridPlan) -> GridFound | None:
-    """Return a grid as the evaluator prices it; None where it breaks a rule."""
-    about, plan = replace(instance, training=found.training), grids.plan(found)
-    priced = evaluate(about, plan)
-    return GridFound(priced.objective, plan, about) if priced.feasible and priced.objective is not None else None
+def _priced(
+    instance: Instance, grids: Grids, choices: Iterable[Training], below: int | None, limits: Limits
+) -> Iterator[tuple[int, GridFound | None]]:
+    """Yield what grids promise that may be below a step, and those that are, and below all before them: told."""
+    for found in grids.plans(choices, below):
+        if below is not None and found.promised >= below:
+            return
+        about, plan = replace(instance, training=found.training), grids.plan(found)
+        priced, better = evaluate(about, plan), None
+        if priced.feasible and priced.objective is not None:
+            grid = GridFound(priced.objective, plan, about)
+            if below is None or grid.step < below:
+                better, below = grid, grid.step
+                limits.progress(grid.told)
+        yield found.promised, better
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +162,9 @@ class DealtGrids:
             return DealtGrids()
         with contextlib.suppress(StoppedError, TooLargeError):
             grids = Grids(shortened(instance), limits.share(PART).deadline)
-            for found in grids.plans(choices, below):
-                if below is not None and found.promised >= below:
-                    break
-                bound = found.promised
-                priced = _priced(instance, grids, found)
-                if priced is not None and priced.step < (below or math.inf):
-                    grid, below = priced, priced.step
-                    limits.progress(grid.told)
-            return DealtGrids(grid, below or 0)
+            for promised, found in _priced(instance, grids, choices, below, limits):
+                bound, grid = promised, found or grid
+            return DealtGrids(grid, (below if grid is None else grid.step) or 0)
         return DealtGrids(grid, bound, whole=False)
 
 

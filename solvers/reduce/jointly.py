@@ -18,7 +18,7 @@ from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.by_count import ByCount
-from pipecut.solvers.reduce.executed.in_turn import InTurn
+from pipecut.solvers.reduce.executed.steps import InTurn
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.solver import NAME, search_of
 

@@ -24,7 +24,7 @@ from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTi
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule
 from pipecut.solvers.reduce.by_count import ByCount
-from pipecut.solvers.reduce.executed.in_turn import InTurn
+from pipecut.solvers.reduce.executed.steps import InTurn
 from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.stages import ReducedStages

@@ -124,15 +124,16 @@ class GridPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Scanned:
-    """The stages of a row at a degree, with so many samples each, as far as their micro-batch does not matter.
+    """The stages of a row at a degree, as far as their micro-batch does not matter.
 
-    Some are computed ``again``, or none. ``total`` and ``largest`` are the least times of all and of the slowest
-    one, whatever the cuts, ``ways`` those that need least memory.
+    The fullest replica, and of it the fullest device, has so many ``samples``. Some are computed ``again``, or
+    none. ``total`` and ``largest`` are the least times of all and of the slowest one, whatever the cuts, ``ways``
+    those that need least memory.
     """
 
     row: _Row
     degree: int
-    samples: Fraction
+    samples: tuple[int, ...]
     total: int
     largest: int
     ways: tuple[_Way, ...]
@@ -165,10 +166,10 @@ class Grids:
             own = replace(one, chunks=min(one.chunks, 2), schedule_choices=(), chunk_choices=())
             alike.setdefault(own, []).append(one)
         every = [_Choice(self, replace(self.short, training=some[0]), tuple(some)) for some in alike.values()]
-        # Of large micro-batches no sample takes longer than of small ones.
-        most = sorted(every, key=lambda one: one.short.training.micro_batches)[:1]
-        scanned = [found for one in most for found in one.scanned(every)]
-        heap = [(bound, next(ticks), start) for one in every for bound, start in one.begun(scanned)]
+        sources = {one: one.source(every) for one in every}
+        scanned = {one: list(one.scanned(every)) for one in dict.fromkeys(sources.values())}
+        starts = (start for one, source in sources.items() for start in one.begun(scanned[source]))
+        heap = [(bound, next(ticks), start) for bound, start in starts]
         heapq.heapify(heap)
         while heap:
             bound, _, found = heapq.heappop(heap)
@@ -201,11 +202,15 @@ class Grids:
             return
         allowed = tables.tables.inside[kind] < FORBIDDEN
         found: dict[Forms, None] = {}
-        for row in self.forms:
+        # Micro-batches differ in whether devices can divide the samples of attention, in form 0.
+        context = [row.across is not None and row.across.axis is Axis.CONTEXT for row in self.short.layers]
+        for row, first in itertools.product(self.forms, (0, 1)):
+            some = allowed.copy()
+            some[context, :first] &= ~allowed[context, 1:].any(axis=1, keepdims=True)
             # Where no layer may take it, tables have no place for a form.
-            there = np.minimum(row, allowed.shape[1] - 1)
-            fits = (row == there) & allowed[np.arange(len(row)), there]
-            kept = np.where(fits, row, allowed.argmax(axis=1))
+            there = np.minimum(row, some.shape[1] - 1)
+            fits = (row == there) & some[np.arange(len(row)), there]
+            kept = np.where(fits, row, some.argmax(axis=1))
             found[tuple(np.where(decides, kept, FORMS[0]).tolist())] = None
         yield from found
 
@@ -232,6 +237,17 @@ class _Choice:
         """Tell whether the bounds of a step under 1F1B hold (``formulation.costs.bounds``)."""
         training = self.short.training
         return self.short.goals[0] is Goal.STEP_TIME and training.warms_up and training.warm_up == "classic"
+
+    def source(self, every: Iterable[_Choice]) -> _Choice:
+        """Return the one whose stages say the most of this one's: of large micro-batches no sample takes longer.
+
+        Samples are whole, so they have several of this one's. Of curves that were measured nothing is known.
+        """
+        training = self.short.training
+        alike = (one for one in every if one.short.training.schedule.in_halves == training.schedule.in_halves)
+        first = min(alike, key=lambda one: one.short.training.micro_batches)
+        curved = any(len(layer.measured) > 1 for layer in self.short.layers)
+        return self if curved or training.micro_batches % first.short.training.micro_batches else first
 
     def scanned(self, every: Iterable[_Choice]) -> Iterator[_Scanned]:
         """Yield the stages on all groups at each degree of any choice: times unsharded, ways with least memory."""
@@ -264,11 +280,11 @@ class _Choice:
     def begun(self, scanned: Iterable[_Scanned]) -> Iterator[_Entry]:
         """Yield groups of every size at each degree, with what nothing on them undercuts."""
         for one in (one for one in scanned if self.dealt_to(one.row)):
-            part = self.samples(one.row, one.degree) / one.samples
+            part = min(map(Fraction, self.samples(one.row, one.degree), one.samples))
             # Each of a layer's times was rounded.
-            total = int(one.total * part) - ROUNDED * len(self.grids.pieces.model.whole.layers)
-            bound = self.hand(max(0, total), int(one.largest * part), len(one.row.groups))
-            yield bound, partial(self._modes, one, part)
+            off = ROUNDED * len(self.grids.pieces.model.whole.layers)
+            total, largest = (max(0, int(time * part) - off) for time in (one.total, one.largest))
+            yield self.hand(total, largest, len(one.row.groups)), partial(self._modes, one, part)
 
     def dealt_to(self, row: _Row) -> list[Training]:
         """Return those in which all groups may hold as many stages: several if the groups are alike."""
@@ -281,7 +297,8 @@ class _Choice:
         """Return a way with this number of micro-batches, and so many times the samples."""
 
         def scaled(cost: PieceCosts) -> PieceCosts:
-            stash, received = ((one * float(part)).astype(np.int64) for one in (cost.stash, cost.received))
+            rounded = ((one * float(part)).astype(np.int64) - ROUNDED for one in (cost.stash, cost.received))
+            stash, received = (np.maximum(0, one) for one in rounded)
             return replace(cost, stash=stash, received=received, work=np.zeros_like(cost.work))
 
         return replace(way.changed(scaled), keeps=self._keeps(len(way.costs)))
@@ -300,12 +317,13 @@ class _Choice:
     def _in_blocks(self) -> bool:
         return self.short.constraints.recompute is Recompute.BLOCKS
 
-    def samples(self, row: _Row, degree: int) -> Fraction:
-        """Return of how many samples a device does all the work at least."""
-        cost, batch, size = self.short.cost, self.short.training.micro_batch, row.size
+    def samples(self, row: _Row, degree: int) -> tuple[int, ...]:
+        """Return how many samples the fullest replica has, and of it the fullest device; or the whole stage."""
+        cost, batch = self.short.cost, self.short.training.micro_batch
         if cost.sharing is not Sharing.EQUAL or cost.samples is not Samples.WHOLE:
-            return Fraction(batch, size)
-        return Fraction(ceil_div(batch, size // degree), degree)
+            return (batch,)
+        own = ceil_div(batch, row.size // degree)
+        return own, ceil_div(own, degree)
 
     def hand(self, total: int, largest: int, stages: int) -> int:
         """Return what a step takes at least of so many stages that take so long together, the largest so long.

@@ -19,8 +19,7 @@ from pipecut.formulation.limits import StoppedError
 from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
-from pipecut.solvers.cpsat.on_types.search import TypeSearch
-from pipecut.solvers.cpsat.on_types.steps import StepSearch
+from pipecut.solvers.cpsat.on_types.search import StepSearch, TypeSearch
 from pipecut.solvers.cpsat.on_types.support import NAME, accepts, bare
 from pipecut.solvers.cpsat.on_types.types import TypeSpace
 from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage

@@ -23,11 +23,10 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import SOLVERS, find_any
 from pipecut.solvers.choices.trainings import decide
-from pipecut.solvers.chunks.bulk import ManyPlans
+from pipecut.solvers.chunks.bulk import ManyPlans, improved
 from pipecut.solvers.chunks.case import Dealt, case_of, layouts
 from pipecut.solvers.chunks.counting import counts_of
 from pipecut.solvers.chunks.model import Question
-from pipecut.solvers.chunks.moves import improved
 from pipecut.solvers.chunks.runs import KnownRuns, Runs
 from pipecut.solvers.chunks.solver import solve
 from pipecut.solvers.chunks.support import accepts

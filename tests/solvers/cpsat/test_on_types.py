@@ -25,8 +25,8 @@ from pipecut.solvers.cpsat.engine import make_solver
 from pipecut.solvers.cpsat.on_types import search, solver
 from pipecut.solvers.cpsat.on_types.counts import CountModel
 from pipecut.solvers.cpsat.on_types.model import FAMILIES, TypeModel, TypeQuestion, along
+from pipecut.solvers.cpsat.on_types.search import critical_path
 from pipecut.solvers.cpsat.on_types.solver import solve, space_of
-from pipecut.solvers.cpsat.on_types.steps import critical_path
 from pipecut.solvers.cpsat.on_types.support import FORMULAS, accepts
 from pipecut.solvers.cpsat.on_types.words import model_words
 from pipecut.solvers.exhaustive import plans

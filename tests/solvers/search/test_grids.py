@@ -172,14 +172,18 @@ def test_no_grid_is_better_of_any_model(instance: Instance, goal: Goal) -> None:
 
 
 @QUIET
-@given(repeated(), GOALS)
-def test_short_models_promise_what_whole_ones_do(instance: Instance, goal: Goal) -> None:
-    instance = judged(instance, goal)
+@given(repeated(), GOALS, st.sampled_from([(1, 2, 4), (2, 3), (4, 6), (2, 4, 6, 12)]), st.booleans())
+def test_short_models_promise_what_whole_ones_do(
+    instance: Instance, goal: Goal, batches: tuple[int, ...], even: bool
+) -> None:
+    instance = judged(instance, goal, batches, even=even)
     rows = [
         [one.promised for one in Grids(model, NEVER).plans(instance.training.choices)]
         for model in (shortened(instance), ShortModel.itself(instance))
     ]
-    assert rows[0] == rows[1] == sorted(rows[0])
+    choices = instance.training.choices
+    alone = [one.promised for some in choices for one in Grids(shortened(instance), NEVER).plans([some])]
+    assert rows[0] == rows[1] == sorted(rows[0]) == sorted(alone)
 
 
 def dealt_out(instance: Instance) -> Iterator[Plan]:
