@@ -60,10 +60,10 @@ from pipecut.formulation.problem.cuts import AtomGraph
 from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Split
-from pipecut.formulation.problem.options import Boundary, Combine, StageTime
+from pipecut.formulation.problem.options import Combine, StageTime
 from pipecut.formulation.problem.units import Link, Volume
 from pipecut.formulation.suffixes import End, State, Step, Suffixes, suffixes
-from pipecut.solvers.choices.relaxed import Loads, Relaxed, relaxed
+from pipecut.solvers.choices.relaxed import Loads, Relaxed, boundary_ways, relaxed
 
 Numbers = NDArray[np.int64]
 Node = tuple[State, End | None]
@@ -244,7 +244,7 @@ class _Search:
 
     def _transfer_ns(self, link: Link | None) -> Numbers:
         """Return the time of every downset's boundary over a link."""
-        ways = {Boundary.NONE: 0, Boundary.ACTIVATION: 1, Boundary.BOTH: 2}[self.instance.cost.boundary]
+        ways = boundary_ways(self.instance)
         if link is None or not ways:
             return np.zeros(len(self.downsets), dtype=np.int64)
         return np.array([ways * Volume(Fraction(one), 1).transfer_ns(link) for one in self._crossing])
@@ -272,12 +272,8 @@ class _Search:
         found: dict[GroupKind, _Pairs] = {}
         for kind in kinds:
             self.deadline.check()
-            found[kind] = _Pairs.of(
-                self.below_ns,
-                low,
-                up,
-                [self.held @ np.array(row, dtype=np.int64) for row in loads.of(kind, prices)],
-            )
+            rows = [self.held @ np.array(row, dtype=np.int64) for row in loads.of(kind, prices)]
+            found[kind] = _Pairs.of(self.below_ns, low, up, rows)
         return found
 
     def _stage(self, low: int, up: int) -> list[int]:

@@ -27,7 +27,7 @@ from pipecut.formulation.problem.cuts import AtomGraph
 from pipecut.formulation.problem.groups import Group, GroupKind, line, line_places
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Split
-from pipecut.formulation.problem.options import Boundary, Combine, StageTime
+from pipecut.formulation.problem.options import Boundary, BoundaryCharge, Combine, StageTime
 from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class _Model:
         ]
         self._post_order()
         self._post_groups(kinds)
-        if instance.cost.boundary is not Boundary.NONE:
+        if boundary_ways(instance):
             self._post_boundaries()
         self.model.minimize(self.time)
 
@@ -178,7 +178,7 @@ class _Model:
         return at
 
     def _post_boundaries(self) -> None:
-        ways = 2 if self.instance.cost.boundary is Boundary.BOTH else 1
+        ways = boundary_ways(self.instance)
         sent = _sent_bytes(self.instance, self.atoms)
         readers: dict[int, set[int]] = {}
         for atom, row in enumerate(self.atoms.before):
@@ -241,6 +241,13 @@ class _Model:
         """Return the atoms stage by stage, within a stage as in the given order."""
         stage_of = [self.stages - sum(value(one) for one in row) for row in self.b]
         return tuple(sorted(range(len(self.atoms)), key=lambda atom: (stage_of[atom], atom)))
+
+
+def boundary_ways(instance: Instance) -> int:
+    """Return how often what crosses a boundary counts for its link, or for one of the stages that receive it."""
+    cost = instance.cost
+    both = cost.boundary is Boundary.BOTH and cost.boundary_charge is BoundaryCharge.LINK
+    return both + (cost.boundary is not Boundary.NONE)
 
 
 def _sent_bytes(instance: Instance, atoms: AtomGraph) -> list[int]:

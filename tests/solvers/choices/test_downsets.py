@@ -19,7 +19,7 @@ from pipecut.formulation.problem.cuts import AtomGraph
 from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import Instance, build_instance
 from pipecut.formulation.problem.layers import FORMS, Split, layer_graph
-from pipecut.formulation.problem.options import Combine, CostModel
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, CostModel, Samples, StageTime
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.choices import any_order as choices
@@ -122,6 +122,19 @@ def test_the_boundary_of_a_downset_has_all_that_is_read_behind_it() -> None:
         ask_line(in_order(instance, order), Limits()).objective or 0 for order in orders(AtomGraph.of(instance))
     )
     assert found.proved and found.outcome.objective == least
+
+
+def test_of_what_crosses_each_of_both_stages_pays_the_way_on_which_it_receives() -> None:
+    """Computing hides it, so a stage takes no longer than one of the two ways."""
+    instance = one_device_a_stage(towers([5, 5], [5, 5], [5, 5]), 2, 10**8)
+    cost = CostModel(
+        stage_time=StageTime.OVERLAP, samples=Samples.FRACTIONS, boundary_charge=BoundaryCharge.RECEIVER
+    )
+    instance = replace(instance, cost=cost)
+    atoms = AtomGraph.of(instance)
+    least = min(ask(in_order(instance, order), Limits()).objective or 0 for order in orders(atoms))
+    for bound in (over_downsets, relaxed):
+        assert bound(instance, atoms, CEILING, Limits()).bound_ns <= least
 
 
 def test_where_downsets_are_too_many_the_model_of_atoms_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
