@@ -97,8 +97,8 @@ def test_samples_over_the_rows_of_a_grid_are_replicas(
 @given(on_grids())
 def test_no_pair_takes_more_than_numbers_are_counted_with(found: tuple[Instance, tuple[Group, ...]]) -> None:
     instance, drawn = found
-    # Numbers are counted with for modes that the instance allows: here nothing is computed again or divided.
-    allowed = {"recompute": False, "sharded": Sharded.NONE}
+    # Numbers are counted with for modes that the instance allows: nothing is computed again, divided or sent away.
+    allowed = {"recompute": False, "sharded": Sharded.NONE, "optimizer_on_host": False}
     groups = tuple(replace(one, mode=replace(one.mode, **allowed)) for one in drawn)
     tables = build_tables(instance, groups)
     held = MemoryTables.of(tables)

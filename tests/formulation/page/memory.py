@@ -42,7 +42,7 @@ def versions(schedule: Schedule, behind: int) -> int:
 
 def lent(stage: PricedStage, layer: int) -> int:
     """lent_l of the layers that a stage computes again, undivided."""
-    if stage.recompute != "layers":
+    if stage.recompute != "layers" or stage.run_of(layer) is not None:
         return 0
     numbers, named = stage.numbers, stage.numbers.again
     out = [(v, size) for u, v, size in numbers.edges if u == layer and (v in named) != (layer in named)]
