@@ -26,6 +26,7 @@ from pipecut.formulation.problem.options import Combine
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.searched import not_searched, searched
+from pipecut.solvers.auto.solve import plan as auto
 from pipecut.solvers.choices.standing import Standing
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.reduce.grids import DealtGrids, GridTold, best_grid, shortened
@@ -343,6 +344,33 @@ def test_grids_below_a_value_are_those_that_would_be_found_without_it(
         found = DealtGrids.of(instance, below, Limits())
         assert found.whole and found.bound == min(below, value)
         assert (found.grid is None) is (below <= value)
+
+
+@pytest.mark.slow
+@settings(QUIET, max_examples=so_many(20))
+@given(repeated(alike(), 4), st.sampled_from([(2,), (2, 3)]), st.sampled_from([(1, 2, 6), (4, 6)]), st.booleans())
+def test_a_claim_over_both_is_that_of_the_better_one(
+    instance: Instance, dealt: tuple[int, ...], batches: tuple[int, ...], even: bool
+) -> None:
+    """Held against what is proved of one stage a group alone, and against the price of every grid."""
+    instance = judged(instance, Goal.STEP_TIME, batches, even=even)
+    training = replace(
+        instance.training, schedule=Schedule.ONE_F_ONE_B, warm_up="classic", micro_batches=batches[0]
+    )
+    instance = replace(instance, training=training)
+    _, alone = decide(instance, auto, Limits(workers=1))
+    assume(alone.proof in (Proof.OPTIMAL, Proof.INFEASIBLE))
+    asked = with_dealt(instance, dealt)
+    several = [replace(asked, training=one) for one in asked.training.choices_of_grids]
+    priced = [evaluate(one, plan) for one in several for plan in dealt_out(one)]
+    values = [one.objective for one in priced if one.feasible]
+    least = min((one for one in (alone.objective, *values) if one is not None), default=None)
+    _, claim = decide(asked, auto, Limits(workers=1))
+    if least is None:  # grids are cut in other ways too
+        assert claim.proof is Proof.INFEASIBLE or claim.objective is not None
+        return
+    assert (claim.bound or 0) <= least and claim.proof is not Proof.INFEASIBLE
+    assert claim.proof is not Proof.OPTIMAL or (claim.objective or 0) <= least
 
 
 def nobody(instance: Instance, limits: Limits) -> Outcome:
