@@ -229,7 +229,7 @@ class _Attack:
     def _alone(self, stage: Stage) -> Iterator[Stage]:
         """Yield a stage in other modes, in other forms of alike layers, and with a block run otherwise."""
         group, span = stage.group, stage.span
-        others = (mode for mode in self.modes[group.devices] if mode != group.mode)
+        others = (mode for mode in self.modes.get(group.devices, ()) if mode != group.mode)
         yield from (stage.on(replace(group, mode=mode)) for mode in others)
         alike = self.instance.alike
         firsts = {alike[layer]: layer for layer in reversed(span.layers)}

@@ -102,6 +102,19 @@ def test_plans_that_break_a_rule_accuse_no_table(monkeypatch: pytest.MonkeyPatch
     assert broken
 
 
+def test_the_best_plan_may_stand_on_devices_that_other_micro_batches_do_not_fill() -> None:
+    """Two replicas share no single sample: there is a claim about such micro-batches, attacked around that plan."""
+    instance = some_blocks()
+    asked = replace(
+        instance.constraints, tensor_parallel_degrees=(1,), devices_per_stage=(1, 2), equal_samples=True
+    )
+    instance = replace(instance, constraints=asked)
+    found = exhaustive.solve(instance, accept=lambda plan: len(plan) == 1)
+    assert found.plan is not None and found.plan.stages[0].group.devices == 2
+    single = replace(instance, training=Training(4, 4))
+    assert "drawn" in attacked([claim(single, 1, found.plan)], Limits())
+
+
 def test_only_what_nobody_proved_again_is_attacked_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = some_blocks()
     found = Decision(instance, Outcome("claimant", Proof.INFEASIBLE))
