@@ -103,7 +103,7 @@ def test_plans_that_break_a_rule_accuse_no_table(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_best_plan_may_stand_on_devices_that_other_micro_batches_do_not_fill() -> None:
-    """Two replicas share no single sample: there is a claim about such micro-batches, attacked around that plan."""
+    """Two replicas share no single sample; what is claimed of such micro-batches is attacked around that plan."""
     instance = some_blocks()
     asked = replace(
         instance.constraints, tensor_parallel_degrees=(1,), devices_per_stage=(1, 2), equal_samples=True
