@@ -447,6 +447,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
     left_out = () if dealt.whole or dealt.grid else ("interleaved grids are left out: no time to look at them",)
     if left_out:
         dealt, instance = DealtGrids(), without_grids(instance)
+        grid = grid and replace(grid, instance=without_grids(grid.instance))
     limits = replace(limits, progress=partial(_of_all, limits.progress, instance, dealt))
     known = Widened({}, None) if begun else widened(instance, limits, grid)
     if not begun and known.start is grid:

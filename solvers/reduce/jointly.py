@@ -72,10 +72,9 @@ class Jointly:
         most = max(longest_run_ns(one, one.training.micro_batches) for one in instances) + 1
         found = Jointly(limits, [_Part(one, lower_bound(one)) for one in instances], most, begun_by)
         if start is not None and start.objective is not None:
-            of = next(
-                one for one in instances if start.instance is not None and one.training == start.instance.training
-            )
-            found.value, found.plan, found.of = start.objective, start.plan, of
+            of = start.instance and start.instance.training
+            found.of = next((one for one in instances if one.training == of), None)
+            found.value, found.plan = start.objective, start.plan
         found.best = min(one for one in (found.value, limits.below, most) if one is not None)
         found._tell()
         with contextlib.suppress(StoppedError, TooLargeError):

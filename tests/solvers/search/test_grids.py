@@ -346,6 +346,22 @@ def test_grids_below_a_value_are_those_that_would_be_found_without_it(
         assert (found.grid is None) is (below <= value)
 
 
+def test_where_there_is_no_time_for_interleaved_grids_the_best_other_one_is_begun_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All numbers of micro-batches are searched together then, from a grid that was one of those asked about."""
+    limits = {"tensor_parallel_degrees": (4,), "devices_per_stage": (4,)}
+    instance = replace(blocks(256, 10**12, **limits), goals=(Goal.STEP_TIME,))
+    training = replace(instance.training, micro_batch_choices=(4, 8))
+    asked = with_dealt(replace(instance, training=training))
+    monkeypatch.setattr(DealtGrids, "of", lambda *_: DealtGrids(whole=False))
+    monkeypatch.setattr("pipecut.solvers.choices.trainings.is_reduced", lambda _: True)
+    chosen, claim = decide(asked, nobody, Limits())
+    grid = best_grid(asked, Limits())
+    assert grid is not None and claim.proof is Proof.OPTIMAL and (claim.objective or 0) <= grid.objective
+    assert chosen.training.dealt == () and claim.notes[0].startswith("interleaved grids are left out")
+
+
 @pytest.mark.slow
 @settings(QUIET, max_examples=so_many(20))
 @given(repeated(alike(), 4), st.sampled_from([(2,), (2, 3)]), st.sampled_from([(1, 2, 6), (4, 6)]), st.booleans())
