@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -140,6 +141,9 @@ class _Scanned:
     again: bool
 
 
+_Reach = dict[tuple[PieceCosts, Keeps, int], list[int]]
+"""What one, two, ... atoms of a stage that begins behind so many take together; NOWHERE where they do not fit."""
+NOWHERE = 1 << 62
 _Entry = tuple[int, "GridPlan | Callable[[], Iterator[_Entry]]"]
 """What nothing that comes of it undercuts, and what that is."""
 
@@ -273,8 +277,8 @@ class _Choice:
                 quick = plain[key][again and not blocks]
                 rows = [_each(way) for way in self._ways(row, quick, tables, again=blocks)]
                 total = min((int(self._least_of_atoms(way).sum()) for way in rows), default=0)
-                cuts = [(way, self._balanced(way)) for way in rows]
-                slow = (0 if own is None else int(self._sums(way, own)[0].max()) for way, own in cuts)
+                cuts = (self._balanced(way, _Reach()) for way in rows)
+                slow = (0 if own is None else own[1] for own in cuts)
                 yield _Scanned(*key, self.samples(*key), total, min(slow, default=0), tuple(ways), again)
 
     def begun(self, scanned: Iterable[_Scanned]) -> Iterator[_Entry]:
@@ -348,7 +352,7 @@ class _Choice:
     def _modes(self, scanned: _Scanned, part: Fraction) -> Iterator[_Entry]:
         """Yield ways to hold the stages of a row at a degree, if layers may fit with so many times the samples."""
         row, again = scanned.row, scanned.again
-        scaled = [self._filled(self._scaled(way, part), FORBIDDEN) for way in scanned.ways]
+        scaled = [self._filled(self._scaled(way, part), FORBIDDEN, _Reach()) for way in scanned.ways]
         found = [mode for mode in row.modes(self.short) if mode.tensor_parallel_degree(row.size) == scanned.degree]
         found = [mode for mode in found if again or not mode.recompute]
         if not found or (scaled and not any(scaled)):
@@ -388,53 +392,52 @@ class _Choice:
 
     def _divided(self, way: _Way) -> Iterator[_Entry]:
         """Yield the plans with blocks divided evenly by time, and by number with more in front or behind."""
-        freed = way.changed(lambda one: replace(one, capacity=0))
+        freed, known = way.changed(lambda one: replace(one, capacity=0)), _Reach()
         for one in self.dealt_to(way.row):
             dealt = replace(way, costs=freed.costs * one.chunks, keeps=way.keeps * one.chunks, own=way.costs)
-            yield from self._of_training(one, dealt if one.chunks > 1 else way)
+            yield from self._of_training(one, dealt if one.chunks > 1 else way, known)
 
-    def _of_training(self, training: Training, way: _Way) -> Iterator[_Entry]:
+    def _of_training(self, training: Training, way: _Way, known: _Reach) -> Iterator[_Entry]:
         """Yield those of one training."""
         many = len(way.costs)
         each, more = divmod(len(self.grids.pieces.ends), many)
         front = tuple(at * each + min(at, more) for at in range(many))
         behind = tuple(at * each + max(0, at - many + more) for at in range(many))
-        balanced = self._balanced(way)
-        for cuts in dict.fromkeys((balanced, front, behind) if balanced is not None else ()):
-            if (cuts == balanced and not way.own) or self._fits(way, cuts):
+        balanced = self._balanced(way, known)
+        for cuts in dict.fromkeys((balanced[0], front, behind) if balanced is not None else ()):
+            if (balanced and cuts == balanced[0] and not way.own) or self._fits(way, cuts):
                 promised = self.promised(way, cuts)
                 yield promised, GridPlan(promised, training, way, cuts)
 
-    def _balanced(self, way: _Way) -> tuple[int, ...] | None:
-        """Return the cuts with the least largest stage, first stages full; None if layers do not fit anyhow."""
-        best, least = self._filled(way, FORBIDDEN), self._least_of_atoms(way)
-        if best is None:
-            return None
+    def _balanced(self, way: _Way, known: _Reach) -> tuple[tuple[int, ...], int] | None:
+        """Return the cuts with the least largest stage, first stages full, and it; None if nothing fits."""
+        best, least = self._filled(way, FORBIDDEN, known), self._least_of_atoms(way)
         low = max(ceil_div(int(least.sum()), len(way.costs)), int(least.max())) - 1
-        high = self._sums(way, best)[0].max()
-        while high - low > 1:
-            middle = (low + high) // 2 if high - low > high >> NEAR else high - 1
-            cuts = self._filled(way, middle)
-            if cuts is None:
-                low = middle
-            else:
-                best, high = cuts, self._sums(way, cuts)[0].max()
+        while best is not None and (left := best[1] - low) > 1:
+            middle = (low + best[1]) // 2 if left > best[1] >> NEAR else best[1] - 1
+            found = self._filled(way, middle, known)
+            low, best = (middle, best) if found is None else (low, found)
         return best
 
-    def _filled(self, way: _Way, limit: int) -> tuple[int, ...] | None:
-        """Return the cuts where each stage takes as many atoms as fit, and no longer than a limit allows."""
-        pieces, cuts = self.grids.pieces, [0]
-        for at, cost in enumerate(way.costs):
-            own = pieces.of(cuts[-1])
-            own = own[: len(own) - (len(way.costs) - 1 - at)]
-            fits = self._taken(cost)[own].cumsum() <= limit
-            if cost.capacity:
-                fits &= _held(cost, way.keeps[at], own, cuts[-1]) <= cost.capacity
-            there = np.flatnonzero(fits)
-            if not len(there):
+    def _filled(self, way: _Way, limit: int, known: _Reach) -> tuple[tuple[int, ...], int] | None:
+        """Return the cuts where stages take as many atoms as fit, none longer than a limit, and the longest time.
+
+        ``known`` keeps what runs of atoms take.
+        """
+        pieces, cuts, longest = self.grids.pieces, [0], 0
+        for at, (cost, keeps) in enumerate(zip(way.costs, way.keeps, strict=True), 1):
+            if (run := known.get(key := (cost, keeps, cuts[-1]))) is None:
+                own = pieces.of(cuts[-1])
+                spent = self._taken(cost)[own].cumsum()
+                if cost.capacity:
+                    spent[_held(cost, keeps, own, cuts[-1]) > cost.capacity] = NOWHERE
+                run = known[key] = spent.tolist()
+            many = bisect_right(run, limit, hi=len(run) - (len(way.costs) - at))
+            if not many:
                 return None
-            cuts.append(cuts[-1] + int(there[-1]) + 1)
-        return tuple(cuts[:-1]) if cuts[-1] == len(pieces.ends) else None
+            cuts.append(cuts[-1] + many)
+            longest = max(longest, run[many - 1])
+        return (tuple(cuts[:-1]), longest) if cuts[-1] == len(pieces.ends) else None
 
     def _sums(self, way: _Way, cuts: Sequence[int]) -> tuple[Numbers, list[NDArray[np.intp]]]:
         """Return the times of stages, and their pieces."""
