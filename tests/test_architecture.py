@@ -80,7 +80,7 @@ BUDGETS = {
     "ingest": 7697,
     "literature": 9123,
     "report": 1905,
-    "solvers": 18400,
+    "solvers": 18396,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 

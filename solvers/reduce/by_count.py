@@ -248,16 +248,8 @@ class ByCount:
         many, most = self.micro_batches, self.stages.most
         if not self.executed:
             beside = (many - 1) * (lo + 1)
-            return PricedQuestion(
-                lambda _: ((Option(1, 0, 0, 1),),),
-                lo,
-                hi,
-                self.most - 1,
-                self.bounded,
-                beside,
-                (beside,),
-                self.numbers,
-            )
+            once, budget = ((Option(1, 0, 0, 1),),), self.most - 1
+            return PricedQuestion(lambda _: once, lo, hi, budget, self.bounded, beside, (beside,), self.numbers)
         # The mean of both ways through a stage, and that of those through one that has fewer micro-batches.
         beside = (2 * (many - 1) - min(most - 1, many - 1)) * (lo + 1) // 2
         alone = 0 if many >= self.wide else (many - 1) * (lo + 1) // 2

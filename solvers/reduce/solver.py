@@ -22,9 +22,10 @@ from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.modes import modes
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime, Synchronisation
 from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.training import Schedule
 from pipecut.solvers.reduce.by_count import ByCount
-from pipecut.solvers.reduce.executed.steps import InTurn
+from pipecut.solvers.reduce.executed.steps import ByStep, InTurn
 from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.stages import ReducedStages
@@ -158,8 +159,12 @@ def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula |
     judged = replace(instance, goals=instance.goals[:1])
     if not counted:
         return ByFormula(stages, upper)
+    placed = executed and _sums(instance) <= MOST_PLACED
+    # Where servers are not alike it says little of stages how many devices they have.
+    if placed and len(set(server_classes(instance))) > 1:
+        return InTurn(judged, stages, ByStep(judged, stages, upper))
     found = ByCount.of(stages, partial(value_of, judged), upper)
-    return InTurn(judged, stages, found) if executed and _sums(instance) <= MOST_PLACED else found
+    return InTurn(judged, stages, found) if placed else found
 
 
 def stages_of(instance: Instance, deadline: Deadline) -> ReducedStages:

@@ -1,8 +1,8 @@
 """The search for the least executed step of one number of micro-batches: intervals, compositions, paths.
 
-Before it stages are searched by how many devices they have: counts rule most numbers of micro-batches out, and
-come close soon (``solvers.reduce.by_count``). What they leave is little for the search by places, which ends with
-a proof. Both use the same stages: what one has settled is settled for the other.
+Before it, where servers are alike, stages are searched by how many devices they have: counts rule most numbers of
+micro-batches out, and come close soon (``solvers.reduce.by_count``). What they leave is little for the search by
+places, which ends with a proof. Both use the same stages: what one has settled is settled for the other.
 
 Plans are sorted by what their slowest stage takes: intervals of that are halved, that with the least bound first
 (``solvers.reduce.executed.slowest``). Where an interval is narrow all compositions of its plans are looked at
