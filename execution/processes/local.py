@@ -22,6 +22,7 @@ import select
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -302,7 +303,8 @@ def _told_of_the_end(tell: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(outer)
-        signal.signal(signal.SIGTERM, before)
+        # Who fails says why, also where torchrun ends all others because of that.
+        signal.signal(signal.SIGTERM, before if sys.exc_info()[0] is None else signal.SIG_IGN)
         os.close(written)
         thread.join()
         os.close(read)
@@ -312,8 +314,7 @@ def _watch(pipe: int, starter: int, tell: Callable[[str], None]) -> None:
     """End the process when a signal or the end of its starter asks for it; return when the pipe is closed."""
     while True:
         if select.select([pipe], [], [], LOOK_S)[0]:
-            came = os.read(pipe, 64)
-            if not came:
+            if not (came := os.read(pipe, 64)):
                 return
             if signal.SIGTERM in came:
                 _end_under_torchrun(tell, "ended by torchrun, as another process failed", signal.SIGTERM)
