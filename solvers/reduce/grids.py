@@ -129,7 +129,7 @@ def best_grid(instance: Instance, limits: Limits) -> GridFound | None:
 def _priced(
     instance: Instance, grids: Grids, choices: Iterable[Training], below: int | None, limits: Limits
 ) -> Iterator[tuple[int, GridFound | None]]:
-    """Yield what grids promise that may be below a step, and those that are, and below all before them: told."""
+    """Yield what each grid promises that may take less than a step; and it, told, if it is the best so far."""
     for found in grids.plans(choices, below):
         if below is not None and found.promised >= below:
             return

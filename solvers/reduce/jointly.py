@@ -73,7 +73,7 @@ class Jointly:
         found = Jointly(limits, [_Part(one, lower_bound(one)) for one in instances], most, begun_by)
         if start is not None and start.objective is not None:
             of = start.instance and start.instance.training
-            found.of = next((one for one in instances if one.training == of), None)
+            found.of = next(one for one in instances if one.training == of)
             found.value, found.plan = start.objective, start.plan
         found.best = min(one for one in (found.value, limits.below, most) if one is not None)
         found._tell()

@@ -42,7 +42,7 @@ from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.search.pieces import Forms, Numbers, PieceCosts, Pieces, PieceTables, ShortModel
 
 ROUNDED = 8
-"""Nanoseconds by which all times of a layer that scale with samples are off at most."""
+"""Nanoseconds, or bytes, by which all that a layer takes or keeps of samples is off at most."""
 NEAR = 10
 """The largest stage is found to one part in 2**NEAR, and then lessened as far as it goes."""
 
@@ -208,9 +208,9 @@ class Grids:
         found: dict[Forms, None] = {}
         # Micro-batches differ in whether devices can divide the samples of attention, in form 0.
         context = [row.across is not None and row.across.axis is Axis.CONTEXT for row in self.short.layers]
-        for row, first in itertools.product(self.forms, (0, 1)):
+        for row, without in itertools.product(self.forms, (0, 1)):
             some = allowed.copy()
-            some[context, :first] &= ~allowed[context, 1:].any(axis=1, keepdims=True)
+            some[context, :without] &= ~allowed[context, 1:].any(axis=1, keepdims=True)
             # Where no layer may take it, tables have no place for a form.
             there = np.minimum(row, some.shape[1] - 1)
             fits = (row == there) & some[np.arange(len(row)), there]
@@ -301,8 +301,8 @@ class _Choice:
         """Return a way with this number of micro-batches, and so many times the samples."""
 
         def scaled(cost: PieceCosts) -> PieceCosts:
-            rounded = ((one * float(part)).astype(np.int64) - ROUNDED for one in (cost.stash, cost.received))
-            stash, received = (np.maximum(0, one) for one in rounded)
+            off, share = ROUNDED * len(self.short.layers), float(part)
+            stash, received = (np.maximum(0, np.int64(one * share) - off) for one in (cost.stash, cost.received))
             return replace(cost, stash=stash, received=received, work=np.zeros_like(cost.work))
 
         return replace(way.changed(scaled), keeps=self._keeps(len(way.costs)))
