@@ -35,8 +35,8 @@ from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from pipecut.formulation.timeline.durations import Durations
 from pipecut.formulation.timeline.timeline import run
 
-FORWARD_S = (0.030, 0.040, 0.020, 0.035)
-BACKWARD_S = (0.060, 0.070, 0.050, 0.060)
+FORWARD_S = (0.060, 0.080, 0.040, 0.070)
+BACKWARD_S = (0.120, 0.140, 0.100, 0.120)
 """Seconds of a pass of each stage; a half of a backward pass takes half of it."""
 MICRO_BATCHES = 8
 

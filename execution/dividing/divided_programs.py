@@ -14,7 +14,7 @@ from pipecut.execution.dividing.moves import WHOLE, Cut, Indices
 from pipecut.execution.dividing.values import OUTSIDE, StageValues, StageWork, multiplied
 from pipecut.execution.errors import StagesError
 from pipecut.execution.splitting.crossing import functional
-from pipecut.execution.splitting.flat import Region, is_random
+from pipecut.execution.splitting.flat import Region, draw_by, is_random
 from pipecut.execution.splitting.programs import (
     HandedTensor,
     Regions,
@@ -231,7 +231,7 @@ def _drawing(target: Any, number: int, place: int) -> Callable[..., Any]:  # noq
     """Return an operator that draws random numbers by its place in the stage, and by who has what it draws for."""
 
     def drawn(seed: int, *args: Any, **keywords: Any) -> Any:  # noqa: ANN401 (as the operator)
-        torch.manual_seed(hash((seed, number, place)) & 0x7FFF_FFFF_FFFF_FFFF)
+        draw_by(seed, number, place)
         return target(*args, **keywords)
 
     return drawn

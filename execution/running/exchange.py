@@ -39,11 +39,7 @@ class Exchange:
     """
 
     def __init__(
-        self,
-        layout: RunLayout,
-        channel: Channel,
-        stages: Sequence[StageModule],
-        device: torch.device,
+        self, layout: RunLayout, channel: Channel, stages: Sequence[StageModule], device: torch.device
     ) -> None:
         """Note who exchanges what with whom; nothing is sent yet."""
         self._layout = layout
@@ -68,6 +64,7 @@ class Exchange:
         """Begin to receive what crosses a cut for a micro-batch; gradients of what has one only."""
         me, stage = self._channel.process, cut + (direction == FORWARD)
         mine = self._layout.samples(stage, me)
+        what = f"stage {stage}: {_WORDS[direction]} of micro-batch {number}"
         found = Arriving([])
         for at, one in enumerate(self._buffers[direction][cut]):
             if direction == BACKWARD and not one.differentiable:
@@ -86,10 +83,8 @@ class Exchange:
                     continue
                 part = _bytes(_part(buffer, piece, mine))
                 if part.numel():
-                    what = (
-                        f"stage {stage}: {_WORDS[direction]} of micro-batch {number} from process {piece.sender}"
-                    )
-                    found.tickets.append(self._channel.receive(part, piece.sender, tag, what))
+                    told = f"{what} from process {piece.sender}"
+                    found.tickets.append(self._channel.receive(part, piece.sender, tag, told))
             found.tensors.append(buffer)
         return found
 
@@ -111,19 +106,19 @@ class Exchange:
             self._sending.remove(ticket)
         me, stage = self._channel.process, cut + (direction == BACKWARD)
         mine = self._layout.samples(stage, me)
+        what = f"stage {stage}: {_WORDS[direction]} of micro-batch {number}"
         for at, tensor in enumerate(tensors):
             if tensor is None:
                 continue
             for piece in self._going[direction][cut]:
-                receiver = piece.receiver
                 tag = self._tag(direction, cut, number, at)
-                if receiver == me:
+                if piece.receiver == me:
                     self._own[tag] = _part(tensor, piece, mine)
                     continue
                 part = _bytes(_part(tensor, piece, mine).contiguous())
                 if part.numel():
-                    what = f"stage {stage}: {_WORDS[direction]} of micro-batch {number} to process {receiver}"
-                    self._sending.append(self._channel.send(part, receiver, tag, what))
+                    told = f"{what} to process {piece.receiver}"
+                    self._sending.append(self._channel.send(part, piece.receiver, tag, told))
 
     def finish(self) -> None:
         """Wait until all that was sent has arrived. Raises PeerError where it does not."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from pipecut.execution.splitting.flat import draw_by
 from pipecut.execution.splitting.stages import StageModule
 
 _Arrived = tuple[torch.Tensor | None, ...]
@@ -252,7 +253,7 @@ class StageRunner:
     ) -> tuple[tuple[torch.Tensor, ...], list[GradientEdge | None]]:
         """Run the stage; return what it gives, detached, and where gradients enter."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(hash((*self.seed, self.module.index, number)) & 0x7FFF_FFFF_FFFF_FFFF)
+            draw_by(*self.seed, self.module.index, number)
             given = self.module(*taken, *inputs)
             if self._loss is not None:
                 given = (self._loss(given, number),)

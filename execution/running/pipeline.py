@@ -147,9 +147,8 @@ class Pipeline:
         self.steps += 1
         self._targets = []
         if (last := self.layout.schedule.stages - 1) in self._runners:
-            rows = self.layout.samples(last, self._process)
-            many = self.layout.schedule.micro_batches
-            self._targets = [self._cut(targets, number, rows) for number in range(many)]
+            rows, numbers = self.layout.samples(last, self._process), range(self.layout.schedule.micro_batches)
+            self._targets = [self._cut(targets, number, rows) for number in numbers]
         self.times = []
         return values
 

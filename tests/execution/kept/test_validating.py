@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from pipecut.execution.errors import StagesError
+from pipecut.execution.running import passes
 from pipecut.execution.running import pipeline as pipelines
 from pipecut.execution.running.exchange import Exchange
 from pipecut.execution.running.job import RunJob
@@ -25,6 +26,7 @@ from pipecut.execution.running.passes import StageRunner
 from pipecut.execution.running.pipeline import Pipeline
 from pipecut.execution.running.precision import Formats
 from pipecut.execution.running.validating import StepsCompared, validate
+from pipecut.execution.splitting.flat import draw_by
 from pipecut.execution.splitting.stages import ModelProgram, StageModule
 from pipecut.formulation.problem.precision import Precision
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
@@ -215,15 +217,7 @@ def gradients_left_over(patch: Patch) -> None:
 
 
 def one_mask(patch: Patch) -> None:
-    run = StageRunner._run
-
-    def seeded(self: StageRunner, number: int, *args: Any, **keywords: Any) -> Any:
-        draw = torch.manual_seed
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(torch, "manual_seed", lambda _: draw(7))
-            return run(self, number, *args, **keywords)
-
-    patch.setattr(StageRunner, "_run", seeded)
+    patch.setattr(passes, "draw_by", lambda *_: draw_by(7))
 
 
 def masks_of_the_first_step(patch: Patch) -> None:
