@@ -62,7 +62,7 @@ def gap_of(evaluation: Evaluation, best: Outcome | None) -> float | None:
 def _optimum(task: Task, plan: Plan, evaluation: Evaluation) -> Outcome:
     """Search for the optimum. A plan that keeps the rules and beats what was proved refutes the proof."""
     try:
-        best = task.search(AUTO.name)
+        _, best = replace(task, solver=AUTO.name).decide(cross_check=True)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: no solver can take this instance: {error}") from error
     task.hold_to(best, plan, evaluation)

@@ -19,12 +19,13 @@ from pipecut.commands.terminal.interrupt import run_stoppable
 from pipecut.commands.terminal.progress import ProgressLine
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER
-from pipecut.formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, checked
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from pipecut.formulation.problem.plan import Plan
 from pipecut.ingest.plans.plan_file import stage_to_dict
 from pipecut.report.claims import scope_to_dict
 from pipecut.solvers.choices.any_order import has_other_orders
 from pipecut.solvers.choices.trainings import choice_in_words
+from pipecut.solvers.goals import there_is
 from pipecut.solvers.reasons.reasons import reasons
 
 if TYPE_CHECKING:
@@ -189,16 +190,14 @@ def _of_the_best(task: Task, outcome: Outcome, plan: Plan, limits: Limits) -> tu
     found = _reasons(task, plan, limits.share(2))
     while (better := found.better_plan) is not None:
         found = _reasons(task, better, limits)
-        value, *others = found.priced.values
         before = (
             "" if outcome.objective is None else f"; the search itself had {outcome.amount(outcome.objective)}"
         )
-        rest = zip(task.instance.goals[1:], others, strict=True)
-        claims = tuple(GoalClaim(goal, other, None, looked_at=False) for goal, other in rest)
         note = f"this plan turned up while reasons were looked for{before}"
-        claim = replace(outcome, plan=better, objective=value, further=claims, proof=Proof.FEASIBLE)
+        claim = there_is(task.instance, better, outcome.solver, "")
+        kept = replace(outcome, plan=better, objective=claim.objective, further=claim.further, proof=claim.proof)
         try:
-            outcome = checked(task.instance, claim)
+            outcome = checked(task.instance, kept)
         except FalseClaimError as error:
             raise task.claim_failed(outcome.solver, str(error)) from error
         found = replace(found, notes=(note, *found.notes))

@@ -50,6 +50,11 @@ def memory_is_tight(instance: Instance) -> bool:
     return sum(one.devices * one.device_class.memory_bytes for one in instance.servers) < TIGHT * needed
 
 
+def has_grids(instance: Instance) -> bool:
+    """Tell whether a model is so large that plain grids are looked for."""
+    return len(instance.layers) * instance.devices >= GRIDS_FROM
+
+
 def dealt_for_use(instance: Instance) -> tuple[int, ...]:
     """Return how many stages groups of plain grids hold that are compared with all plans of one.
 
@@ -57,8 +62,7 @@ def dealt_for_use(instance: Instance) -> tuple[int, ...]:
     """
     judged = (*instance.goals, *(limit.goal for limit in instance.constraints.at_most))
     told_apart = instance.goals == (Goal.STEP_TIME,) and all(one.executed or not one.timed for one in judged)
-    large = len(instance.layers) * instance.devices >= GRIDS_FROM
-    return DEALT if large and told_apart and AtomGraph.of(instance).in_one_order_only else ()
+    return DEALT if has_grids(instance) and told_apart and AtomGraph.of(instance).in_one_order_only else ()
 
 
 def axes_of_use(instance: Instance) -> frozenset[Axis]:

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from pipecut.formulation.constraints.constraint import Violation, size_text
+from pipecut.formulation.constraints.constraint import Violation, devices_of, size_text
 from pipecut.formulation.constraints.rules import RULES
 from pipecut.formulation.costs.goals import goal_value
 from pipecut.formulation.costs.memory import capacity_bytes
@@ -92,7 +92,7 @@ def _reasons(instance: Instance, plan: Plan, schedule: PipelineSchedule) -> Iter
 
 
 def _group(instance: Instance, group: Group) -> str:
-    named = " + ".join(f"{count} x {instance.servers[server].name}" for server, count in group.counts)
+    named = devices_of(instance, group.counts)
     shared = group.mode.in_words(group.devices)
     return f"{named} ({shared})" if shared else named
 

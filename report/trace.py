@@ -33,6 +33,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
+from pipecut.formulation.constraints.constraint import devices_of
 from pipecut.formulation.costs import times
 from pipecut.formulation.schedules.table import NONE, Kind
 from pipecut.formulation.timeline.critical_path import critical_chain
@@ -308,11 +309,10 @@ class _Writer:
         yield from self._sent(network)
 
     def _names(self, network: NetworkRows) -> Iterator[str]:
-        servers, plan = self.simulation.instance.servers, self.simulation.plan
+        instance, plan = self.simulation.instance, self.simulation.plan
         yield from process(DEVICES, "devices")
         for rank, stages in enumerate(self.simulation.ranks):
-            counts = plan.stages[stages[0]].group.counts
-            group = " + ".join(f"{count} x {printable(servers[server].name)}" for server, count in counts)
+            group = printable(devices_of(instance, plan.stages[stages[0]].group.counts))
             held = f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"
             yield from thread(TraceRow(DEVICES, rank), f"{held}: {group}")
         if network.names:

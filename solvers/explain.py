@@ -45,7 +45,7 @@ from pipecut.formulation.costs.memory import MemoryParts
 from pipecut.formulation.costs.tables import Tables, all_tables
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import Deadline, StoppedError, in_time
-from pipecut.formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, begin
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, begin
 from pipecut.formulation.problem.constraints import Goal, OnHost, Placement, Recompute, Sharded
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
@@ -60,6 +60,7 @@ from pipecut.solvers.cpsat.constraints.symmetry import post_alike
 from pipecut.solvers.cpsat.engine import found, make_solver, run
 from pipecut.solvers.cpsat.model import FAMILIES, build_model, floors, staircase
 from pipecut.solvers.cpsat.variables import Family, read_plan
+from pipecut.solvers.goals import there_is
 from pipecut.solvers.reduce.grids import times_in_a_step
 from pipecut.solvers.search.first_plan import fitting_plans
 from pipecut.solvers.search.incumbent import price_of
@@ -504,10 +505,8 @@ def _fewest(
 
 def _planned(wider: Wider, some: Sequence[Opening], plan: Possibility, limits: Limits) -> OpenedPlan:
     """Return the best plan with some choices open that a search within limits finds, or the one that is known."""
-    instance, lines, known = wider.instance, tuple(one.line for one in some), evaluate(*plan)
-    rest = zip(instance.goals[1:], known.further, strict=True)
-    further = tuple(GoalClaim(goal, value, None, looked_at=False) for goal, value in rest)
-    first = Outcome(EXPLAIN, Proof.FEASIBLE, plan[1], known.objective, further=further, goals=instance.goals)
+    instance, lines = wider.instance, tuple(one.line for one in some)
+    first = there_is(*plan, EXPLAIN, "")
 
     def ask(one: Instance, within: Limits) -> Outcome:
         return best_plan(one, within, cross_check=False)

@@ -70,6 +70,19 @@ def solve_in_order(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
     )
 
 
+def there_is(
+    instance: Instance, plan: Plan, solver: str, note: str, bound: int | None = None, seconds: float = 0.0
+) -> Outcome:
+    """Return the claim that a plan keeps every rule: of the first goal a bound is said, of others nothing."""
+    priced = evaluate(instance, plan)
+    rest = zip(instance.goals[1:], priced.further, strict=True)
+    further = tuple(GoalClaim(goal, value, None, looked_at=False) for goal, value in rest)
+    bound, notes = None if bound is None else min(bound, priced.objective or 0), (note,) if note else ()
+    return Outcome(
+        solver, Proof.FEASIBLE, plan, priced.objective, bound, seconds, notes, (), further, instance.goals
+    )
+
+
 def _search_for(narrowed: Instance, held: Sequence[tuple[Goal, int]], solve: Solve) -> tuple[Solve, str]:
     """Return who searches for the goal of an instance among plans that keep to executed times, or why none."""
     if not held:

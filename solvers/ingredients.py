@@ -225,7 +225,7 @@ class Ingredient(enum.Enum):
         tuple(
             f"pipecut.solvers.chunks.{name}"
             for name in (
-                *("beam", "bulk", "case", "counting", "model", "paths"),
+                *("bulk", "case", "counting", "model", "paths"),
                 *("runs", "solver", "sums", "support", "weighing"),
             )
         ),

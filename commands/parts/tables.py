@@ -23,7 +23,7 @@ from rich.text import Text
 
 from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal.terminal import WIDTH
-from pipecut.formulation.constraints.constraint import told
+from pipecut.formulation.constraints.constraint import devices_of, told
 from pipecut.formulation.costs.amounts import goal_amount
 from pipecut.formulation.costs.prices import updates_ns
 from pipecut.formulation.outcome import GoalClaim, Outcome, Proof, Status
@@ -281,7 +281,7 @@ def stage_in_words(instance: Instance, plan: Plan, index: int) -> str:
     """Say which devices hold a stage, alone or with others, how they share it, and which layers it has."""
     stage, training = plan.stages[index], instance.training
     group = training.chunk_in_words(index, len(plan)) if training.ranks(len(plan)) else ""
-    devices = " + ".join(f"{count} x {instance.servers[server].name}" for server, count in stage.group.counts)
+    devices = devices_of(instance, stage.group.counts)
     shared = (stage.shared_in_words, split_in_words(instance, stage))
     names = [instance.layers[layer].name for layer in stage.span.layers if layer < len(instance.layers)]
     ends = " to ".join(dict.fromkeys((names[0], names[-1]))) if names else "none"

@@ -10,6 +10,7 @@ What a rule is, and what it says about a plan that breaks it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -175,9 +176,18 @@ def layers_of(instance: Instance, layers: Sequence[int]) -> str:
     return f"layer {first}" if len(layers) == 1 else f"{len(layers)} layers ({first} to {last})"
 
 
+IN_A_ROW = 3
+"""So many servers that follow one another are told by the first and the last."""
+
+
 def devices_of(instance: Instance, counts: Iterable[tuple[int, int]]) -> str:
-    """Name devices by their servers: ``2 x node0 + 1 x node1``."""
-    return " + ".join(f"{count} x {instance.servers[server].name}" for server, count in counts) or "none"
+    """Name devices by their servers: ``2 x node0 + 1 x node1``, or ``8 x each of node0 to node3``."""
+    told: list[str] = []
+    for (_, many), row in itertools.groupby(enumerate(counts), lambda one: (one[1][0] - one[0], one[1][1])):
+        names = [instance.servers[server].name for _, (server, _) in row]
+        each = [f"{many} x {name}" for name in names]
+        told += each if len(each) < IN_A_ROW else [f"{many} x each of {names[0]} to {names[-1]}"]
+    return " + ".join(told) or "none"
 
 
 class Constraint(Requirement):

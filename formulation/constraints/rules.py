@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipecut.formulation.constraints.constraint import Constraint, Rule, Violation, every_constraint
+from pipecut.formulation.constraints.constraint import Constraint, Rule, Violation, every_constraint, layers_of
+from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.problem.constraints import Recompute
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group
@@ -72,19 +73,19 @@ def _runs(instance: Instance, index: int, stage: Stage) -> Iterator[Violation]:
     """Yield runs of a stage that may not be computed again alone: only blocks may, and where asked for."""
     if not stage.again:
         return
-    where, runs, asked = f"stage {index}", len(stage.again), instance.constraints.recompute
+    where, runs, told = f"stage {index}", len(stage.again), counted(len(stage.again), "run")
+    asked = instance.constraints.recompute
     if asked is not Recompute.BLOCKS:
-        message = f"{where} computes {runs} runs of layers again, constraints.recompute is '{asked}'"
+        message = f"{where} computes {told} of layers again, constraints.recompute is '{asked}'"
         yield Violation("devices", where, runs, 0, "runs", f"{message}, expected 'blocks'")
     if stage.group.mode.recompute is not False:
-        message = f"{where} recomputes as a whole, and {runs} runs of its layers by themselves; expected one"
+        message = f"{where} recomputes as a whole, and {told} of its layers by themselves; expected one"
         yield Violation("devices", where, runs, 0, "runs", message)
     blocks = CutSpace.of(instance).blocks(stage.span)
     for run in stage.again:
         if run not in blocks:
-            names = [instance.layers[layer].name for layer in (run.first, run.stop - 1)]
-            message = f"{where} computes layers {names[0]} to {names[1]} again, which are no block"
-            message += ": expected all layers from one place to cut to the next"
+            what = f"{where} computes {layers_of(instance, run.layers)} again, no block"
+            message = f"{what}: expected all layers from one place to cut to the next"
             yield Violation("devices", where, run.first, run.stop, "layer", message)
 
 

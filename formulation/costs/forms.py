@@ -249,13 +249,7 @@ def change(have: str, want: str, parts: tuple[Fraction, Fraction, Fraction]) -> 
     return dispatch if EXPERTS in (have, want) else turn
 
 
-def between(
-    have: str,
-    want: str,
-    degree: int,
-    *,
-    parts: tuple[Fraction, Fraction, Fraction],
-) -> Volume:
+def between(have: str, want: str, degree: int, *, parts: tuple[Fraction, Fraction, Fraction]) -> Volume:
     """Volume to change a layout: from ``have`` to ``want`` forward, and the gradient back.
 
     ``parts`` are those of :func:`change`.

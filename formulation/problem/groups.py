@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -268,16 +267,14 @@ def _places(instance: Instance, ways: dict[int, tuple[Mode, ...]]) -> list[tuple
 
 def _free_groups(instance: Instance, max_servers: int) -> Iterator[Group]:
     sizes = [server.devices for server in instance.servers]
-    number = sum(
-        math.prod(sizes[server] for server in chosen)
-        for servers in range(1, max_servers + 1)
-        for chosen in itertools.combinations(range(len(sizes)), servers)
-    )
-    if number > MAX_GROUPS:
-        raise TooLargeError(
-            f"free placement allows {number} device groups for a stage, at most {MAX_GROUPS} can be searched;"
-            f" set constraints.max_servers to less than {max_servers}"
-        )
+    ways = [1, *[0] * max_servers]  # how many groups have devices of so many servers
+    for size in sizes:
+        ways = [one + size * fewer for one, fewer in zip(ways, (0, *ways), strict=False)]
+        if sum(ways) - 1 > MAX_GROUPS:
+            raise TooLargeError(
+                f"free placement allows more than {MAX_GROUPS} device groups for a stage, as many as can be"
+                f" searched; set constraints.max_servers to less than {max_servers}"
+            )
     for servers in range(1, max_servers + 1):
         for chosen in itertools.combinations(range(len(sizes)), servers):
             for counts in itertools.product(*(range(1, sizes[server] + 1) for server in chosen)):

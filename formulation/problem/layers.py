@@ -267,14 +267,7 @@ class Layer:
     across: Across | None = None
 
     def __post_init__(self) -> None:
-        for key in (
-            "parameter_bytes",
-            "input_bytes",
-            "output_bytes",
-            "stash_bytes",
-            "macs",
-            "torchstat_flops",
-        ):
+        for key in ("parameter_bytes", "input_bytes", "output_bytes", "stash_bytes", "macs", "torchstat_flops"):
             value = getattr(self, key)
             if type(value) is not int or value < 0:
                 raise ValueError(f"layer {self.name}: {key} is {value!r}, expected a whole number, 0 or more")

@@ -422,13 +422,14 @@ def opened_on(servers: Sequence[int], written: Collection[str]) -> Mapping[str, 
 def with_uses(instance: Instance, opened: Collection[str]) -> Instance:
     """Return an instance in which of what was opened only that is open which it has a use for.
 
-    Groups that hold several stages have one device a replica: the search for them takes one form a layer.
+    Groups that hold several stages have one device a replica in small models: what searches all of their plans
+    takes one form a layer. Of large ones the plain grids are looked at.
     """
-    from pipecut.formulation.uses import axes_of_use, dealt_for_use, divided_for_use
+    from pipecut.formulation.uses import axes_of_use, dealt_for_use, divided_for_use, has_grids
 
     asked, axes = instance.constraints, axes_of_use(instance)
     training = replace(instance.training, dealt=dealt_for_use(instance) if "chunks" in opened else ())
-    alone = all(one.chunks > 1 for one in instance.training.choices)
+    alone = not has_grids(instance) and all(one.chunks > 1 for one in instance.training.choices)
     useful = {
         "tensor_parallel_degrees": (1,) if alone else asked.tensor_parallel_degrees,
         "splits": tuple(axis for axis in asked.splits if axis in axes),
@@ -445,7 +446,7 @@ def _recompute(instance: Instance) -> Recompute:
     The exact searches for executed times know whole stages alone, as do all for other orders of passes. Where the
     reduction, which knows blocks, plans for some of the choices, none of the others is to make its plan worse.
     """
-    from pipecut.formulation.uses import memory_binds, memory_is_tight
+    from pipecut.formulation.uses import has_grids, memory_binds, memory_is_tight
 
     orders, cost = instance.training.choices, instance.cost
     if not memory_binds(instance):
@@ -453,8 +454,8 @@ def _recompute(instance: Instance) -> Recompute:
     plain = [one for one in orders if one.schedule.flushes and not one.schedule.in_halves and one.chunks == 1]
     if instance.model.cuts is None or cost.stage_time is not StageTime.ADD:
         return Recompute.ALLOWED
-    reduced = len(instance.layers) * instance.devices >= MANY_LAYERS
-    if reduced and any(one.schedule is Schedule.ONE_F_ONE_B for one in plain):
+    large = has_grids(instance) or (plain and len(instance.layers) * instance.devices >= MANY_LAYERS)
+    if large and any(one.schedule is Schedule.ONE_F_ONE_B for one in plain or orders):
         return Recompute.BLOCKS
     needed = not instance.goals[0].executed or memory_is_tight(instance)
     return Recompute.BLOCKS if needed and len(plain) == len(orders) else Recompute.ALLOWED

@@ -270,14 +270,17 @@ class _Asking:
     def _of_executed_time(self) -> tuple[str, Solve, Limits]:
         """Return who is asked for what no programme sees: every plan priced, or of executed times the formula.
 
-        Raises ValueError with the reasons where groups hold several stages, of which no formula knows.
+        Raises TooLargeError with the reasons where groups hold several stages, of which no formula knows.
         """
         for entry in catalogue.SOLVERS:
             if entry.name in CHECKS_ONLY and entry.accepts(self.instance).proves:
                 return entry.name, entry.load(), self.limits
         if self.instance.training.chunks > 1:
-            able = (entry for entry in catalogue.SOLVERS if entry.chunks and entry.name not in self.refusing)
-            raise ValueError("; ".join(f"{entry.name}: {entry.accepts(self.instance).reason}" for entry in able))
+            unable = {*CHECKS_ONLY, *self.refusing}
+            able = (entry for entry in catalogue.SOLVERS if entry.chunks and entry.name not in unable)
+            raise TooLargeError(
+                "; ".join(f"{entry.name}: {entry.accepts(self.instance).reason}" for entry in able)
+            )
         if not self.instance.goals[0].executed:
             catalogue.find_any(MAIN).accepts(self.instance).refuse()
         return by_formula.NAME, _by_formula, self.limits

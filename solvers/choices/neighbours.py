@@ -281,7 +281,7 @@ class Widened:
         Raises FalseClaimError where a plan is below it.
         """
         bound = min(self.bounds.values(), default=0) // times_in_a_step(about)
-        if outcome.proof in (Proof.OPTIMAL, Proof.INFEASIBLE) or bound <= (outcome.bound or 0):
+        if outcome.proof in (Proof.OPTIMAL, Proof.INFEASIBLE) or bound < max(1, outcome.bound or 0):
             return outcome
         by = tuple(dict.fromkeys((*outcome.bound_by, REDUCED)))
         notes = (*outcome.notes, f"the bound is that of {REDUCED}, of a wider question")

@@ -6,18 +6,16 @@ steps of unforeseen length, whoever waits for it leaves it, and says what it had
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 
-from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.limits import NEVER, StoppedError, in_time
-from pipecut.formulation.outcome import GoalClaim, Outcome, Progress, Proof, checked
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.choices.trainings import instances_of, without_grids
+from pipecut.solvers.choices.trainings import instances_of, least_of, simplest, without_grids
+from pipecut.solvers.goals import there_is
 from pipecut.solvers.reduce.grids import GridFound, GridTold, times_in_a_step
-from pipecut.solvers.search.first_plan import simple_plan
 
 LEFT = "stopped early: the search was left, as it did not end when the time did"
 SIMPLE_S = 0.2
@@ -69,25 +67,14 @@ class Standing:
         found = None if plan is None else evaluate(about, plan)
         if plan is None or found is None or found.objective is None:
             return about, Outcome(solver, Proof.UNKNOWN, None, None, bound, seconds, (LEFT,), goals=about.goals)
-        later, value = zip(about.goals[1:], found.further, strict=True), found.objective
-        least = None if bound is None else min(bound, value)
-        further = tuple(GoalClaim(goal, its, None, looked_at=False) for goal, its in later)
-        claim = Outcome(solver, Proof.FEASIBLE, plan, value, least, seconds, (LEFT,), (), further, about.goals)
-        return about, checked(about, claim, NEVER.within(0))
+        return about, checked(about, there_is(about, plan, solver, LEFT, bound, seconds), NEVER.within(0))
 
     def _plan(self) -> tuple[Instance, Plan | None]:
         """Return a plan that keeps every rule, and of which instance; no plan where there is none at hand."""
         if self.best is not None and evaluate(self.best[1], self.best[2]).feasible:
             return self.best[1:]
-        parts = instances_of(self.instance)
-        if self.alone:
-            return parts[0], None
-        deadline = NEVER.within(SIMPLE_S)
-        with contextlib.suppress(StoppedError):
-            for one in in_time(parts, deadline):
-                if (simple := simple_plan(one, 0.0, deadline.left_s() or 0.0)) is not None:
-                    return one, simple[1]
-        return parts[0], None
+        found = None if self.alone else simplest(self.instance, NEVER.within(SIMPLE_S))
+        return found or (instances_of(self.instance)[0], None)
 
     def _bound(self, about: Instance) -> int | None:
         """Return what no plan of any choice and order undercuts; None where there is no time."""
@@ -98,8 +85,4 @@ class Standing:
         # Less is known of grids than of other plans, and of each number of stages a group as much.
         grids = [one for one in self.instance.training.choices_of_grids if one.chunks == one.dealt[0]]
         of_grids = (replace(self.instance, training=one) for one in grids)
-        parts = of_grids if grids else instances_of(self.instance)
-        with contextlib.suppress(StoppedError):
-            bounds = [lower_bound(one) * times_in_a_step(one) for one in in_time(parts, NEVER.within(BOUND_S))]
-            return min(bounds) // times_in_a_step(about)
-        return None
+        return least_of(of_grids if grids else instances_of(self.instance), about, NEVER.within(BOUND_S))

@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 from pipecut.formulation.costs.amounts import plural
 from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError, in_time
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
@@ -37,7 +38,7 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.solvers.attack import attacked
-from pipecut.solvers.catalogue import is_reduced
+from pipecut.solvers.catalogue import AUTO, is_reduced
 from pipecut.solvers.choices.any_order import (
     AnyOrder,
     any_order,
@@ -48,8 +49,10 @@ from pipecut.solvers.choices.any_order import (
 )
 from pipecut.solvers.choices.neighbours import Widened, narrower_plan, widened
 from pipecut.solvers.crosscheck import NOT_CHECKED, checked_by_others, cross_check
+from pipecut.solvers.goals import there_is
 from pipecut.solvers.reduce.grids import DealtGrids, GridFound, best_grid, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
+from pipecut.solvers.search.first_plan import simple_plan
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
 """Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""
@@ -205,7 +208,7 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, known: Widened |
         return _chosen(instance, reduced, [], limits.below)
     waiting = _by_promise(_begun(parts, known))
     done: list[_Found] = []
-    refused: list[str] = []
+    refused: dict[tuple[bool, str], list[Instance]] = {}
     needed_s = 0.0
     while waiting:
         one = waiting.pop(0)
@@ -226,12 +229,13 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, known: Widened |
             if within.end_s is not None:
                 needed_s = max(needed_s, time.monotonic() - within.end_s)
         except ValueError as error:
-            refused.append(f"{named(one.instance)}: {error}")
+            refused.setdefault((isinstance(error, TooLargeError), str(error)), []).append(one.instance)
             done.append(one)
     done = _again(done, ask, limits, needed_s)
-    if len(refused) == len(parts):
-        raise ValueError("; ".join(dict.fromkeys(refused)))
-    return _chosen(instance, done, list(dict.fromkeys(refused)))
+    said = [f"{listed(some)}: {error}" for (_, error), some in refused.items()]
+    if sum(map(len, refused.values())) == len(parts):
+        raise (TooLargeError if all(large for large, _ in refused) else ValueError)("; ".join(said))
+    return _chosen(instance, done, said)
 
 
 def _begun(parts: Iterable[Instance], known: Widened | None) -> list[_Found]:
@@ -355,10 +359,15 @@ def _chosen(instance: Instance, done: list[_Found], refused: list[str], below: i
     notes = tuple(refused)
     if not with_plan:
         some = next(one.outcome for one in done if one.outcome is not None)
-        proof = Proof.UNKNOWN if open_ones else Proof.INFEASIBLE
-        nothing = replace(some, proof=proof, bound=None, notes=(*some.notes, *notes))
-        others = () if open_ones else tuple(Ruled(one.instance, one.outcome, None) for one in done if one.outcome)
-        return Decision(instance, nothing, others)
+        if open_ones:
+            least = min(one.bound for one in open_ones) // times_in_a_step(instance)
+            return Decision(
+                instance, replace(some, solver=AUTO.name, proof=Proof.UNKNOWN, bound=least, notes=notes)
+            )
+        nothing = replace(some, bound=None, notes=(*some.notes, *notes))
+        return Decision(
+            instance, nothing, tuple(Ruled(one.instance, one.outcome, None) for one in done if one.outcome)
+        )
     best = min(with_plan, key=lambda one: one.rank)
     outcome = best.outcome
     if outcome is None or best.value is None:
@@ -434,8 +443,8 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
     """Choose what an instance leaves open, searching with ``ask``; return what was chosen, and the claim about it.
 
     The instance that comes back differs from the given one in what its training leaves open and in the order of
-    its layers at most. Raises what ``ask`` raises where nothing could be searched, and FalseClaimError if two
-    methods contradict each other.
+    its layers at most. What is too large for everybody has the best grid, or a simple plan. Raises what ``ask``
+    raises where nothing could be searched, and FalseClaimError if two methods contradict each other.
     """
     began_s = time.monotonic()
     limits, in_the_best_order = limits.begun(), partial(_ordered, ask)
@@ -454,16 +463,42 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
         known = replace(known, start=narrower_plan(instance, limits, grid))
     start, training = known.start, instance.training
     limits = replace(limits, below=dealt.grid.step) if start and dealt.grid else limits
-    if training.choices == (training,) and not (training.schedule.in_halves and training.chunks == 1):
-        found = in_the_best_order(instance, limits if start is None else replace(limits, start=start.plan))
-        others: tuple[Ruled, ...] = ()
-    else:
-        chosen = best_training(instance, in_the_best_order, limits, known)
-        found, others = (chosen.instance, chosen.outcome), chosen.others
+    others: tuple[Ruled, ...] = ()
+    try:
+        if training.choices == (training,) and not (training.schedule.in_halves and training.chunks == 1):
+            found = in_the_best_order(instance, limits if start is None else replace(limits, start=start.plan))
+        else:
+            chosen = best_training(instance, in_the_best_order, limits, known)
+            found, others = (chosen.instance, chosen.outcome), chosen.others
+    except TooLargeError as error:
+        deadline = limits.within(BOUND_S).deadline
+        if (one := (start.instance, start.plan) if start else simplest(instance, deadline)) is None:
+            raise
+        bound = least_of(instances_of(instance), one[0], deadline)
+        found = one[0], checked(one[0], there_is(*one, AUTO.name, str(error), bound))
     if start is not None:
         found = start.no_worse(*found)
     claim = known.raised(found[0], replace(found[1], notes=(*left_out, *found[1].notes)))
     return _among_grids(Decision(found[0], claim, others, time.monotonic() - began_s), dealt)
+
+
+def simplest(instance: Instance, deadline: Deadline) -> tuple[Instance, Plan] | None:
+    """Return the best simple plan of all choices that are come to in time, and of which it is a plan."""
+    found: list[tuple[int, Instance, Plan]] = []
+    with contextlib.suppress(StoppedError):
+        for one in in_time(instances_of(instance), deadline):
+            if (simple := simple_plan(one, 0.0, deadline.left_s() or 0.0)) is not None:
+                found.append((simple[0] * times_in_a_step(one), one, simple[1]))
+    return min(found, key=lambda one: one[0])[1:] if found else None
+
+
+def least_of(parts: Iterable[Instance], about: Instance, deadline: Deadline) -> int | None:
+    """Return what needs no search and no plan of some instances undercuts, for one of them; None without time."""
+    with contextlib.suppress(StoppedError):
+        return min(lower_bound(one) * times_in_a_step(one) for one in in_time(parts, deadline)) // times_in_a_step(
+            about
+        )
+    return None
 
 
 def without_grids(instance: Instance) -> Instance:

@@ -21,7 +21,7 @@ from pipecut.formulation.problem.constraints import Goal, Sharded
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
-from pipecut.formulation.uses import GRIDS_FROM
+from pipecut.formulation.uses import has_grids
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.grids import Grids
 from pipecut.solvers.search.pieces import ShortModel
@@ -110,15 +110,18 @@ def times_in_a_step(instance: Instance) -> int:
 def best_grid(instance: Instance, limits: Limits) -> GridFound | None:
     """Return the best plain grid of a large instance; each that is better than those before is told.
 
+    Of a small one only grids whose groups hold several stages are looked at: some models have no other plan then.
     None where none keeps the rules, or time was over before.
     """
-    if len(instance.layers) * instance.devices < GRIDS_FROM:
+    every = (one for one in instance.training.choices if not one.schedule.in_a_v)
+    if not (choices := [one for one in every if one.chunks > 1 or has_grids(instance)]):
         return None
-    choices = [one for one in instance.training.choices if not one.schedule.in_a_v]
     orders = [[one for one in choices if (one.chunks > 1) is several] for several in (False, True)]
     best: GridFound | None = None
     with contextlib.suppress(StoppedError, TooLargeError):
-        grids = Grids(shortened(instance), limits.share(PART).within(MOST_S).deadline)
+        # Of groups that all hold several stages other methods seldom find a plan.
+        part = PART if orders[0] else PART // 2
+        grids = Grids(shortened(instance), limits.share(part).within(MOST_S).deadline)
         for some in orders:
             below = None if best is None else best.step
             for _, found in itertools.islice(_priced(instance, grids, some, below, limits), TRIED):

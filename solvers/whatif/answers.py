@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipecut.formulation.costs.bounds import lower_bound
-from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER, Deadline
-from pipecut.formulation.outcome import GoalClaim, Limits, Outcome, Proof, checked
+from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.goals import there_is
 from pipecut.solvers.reduce.grids import times_in_a_step
 from pipecut.solvers.whatif.variants import ChangedInstance, base_variant
 
@@ -180,7 +181,7 @@ class _Asking:
             evaluation = evaluate(*other)
             known, value = None if found.outcome is None else found.outcome.objective, evaluation.objective
             if value is not None and evaluation.feasible and (known is None or value < known):
-                outcome = _carried_outcome(found, other, evaluation, f"the plan of: {one.variant.what}")
+                outcome = _carried_outcome(found, other, f"the plan of: {one.variant.what}")
                 found = replace(found, instance=other[0], outcome=outcome)
         return found
 
@@ -249,27 +250,14 @@ def _settled(variant: ChangedInstance, wider: ChangedAnswer, holder: ChangedAnsw
     return ChangedAnswer(variant, here, checked(here, replace(kept, plan=plan)))
 
 
-def _carried_outcome(
-    found: ChangedAnswer, other: tuple[Instance, Plan], evaluation: Evaluation, note: str
-) -> Outcome:
+def _carried_outcome(found: ChangedAnswer, other: tuple[Instance, Plan], note: str) -> Outcome:
     """Return the claim about a plan of another answer: that there is one, and the bound that is known."""
     instance, plan = other
     bound = None if found.outcome is None else found.outcome.bound
     if bound is None and found.variant.instance is not None:
         bound = None if found.variant.instance.training.left_open else lower_bound(instance)
-    open_goals = zip(instance.goals[1:], evaluation.further, strict=True)
-    claim = Outcome(
-        solver=NOBODY if found.outcome is None else found.outcome.solver,
-        proof=Proof.FEASIBLE,
-        plan=plan,
-        objective=evaluation.objective,
-        bound=bound,
-        seconds=0.0 if found.outcome is None else found.outcome.seconds,
-        notes=(note,),
-        further=tuple(GoalClaim(goal, value, None, looked_at=False) for goal, value in open_goals),
-        goals=instance.goals,
-    )
-    return checked(instance, claim)
+    by, seconds = (NOBODY, 0.0) if found.outcome is None else (found.outcome.solver, found.outcome.seconds)
+    return checked(instance, there_is(instance, plan, by, note, bound, seconds))
 
 
 def _is_better(found: ChangedAnswer, before: ChangedAnswer) -> bool:

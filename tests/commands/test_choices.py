@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,35 @@ def test_a_comparison_speaks_of_the_one_order_that_its_solvers_search(pipecut: C
     found = pipecut("compare", towers_yaml, "--solvers", "cpsat", "--set", "training.micro_batches=4", "--json")
     assert found.json["solvers"][0]["proof"] == "optimal" and found.json["solvers"][0]["objective"] == 204_000
     assert "the traced order" in " ".join(found.json["scope"]["words"])
+
+
+TIED = """
+import torch
+from tests.execution.models import GPT
+
+def net():
+    model = GPT(layers=8, hidden=64, heads=4, vocabulary=97, sequence=16)
+    model.head.weight = model.tokens.weight
+    return model, (torch.zeros(2, 16, dtype=torch.int64),)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", ["8", "[4, 8]"])
+def test_tied_weights_have_a_plan_where_groups_hold_several_stages(
+    pipecut: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: str
+) -> None:
+    """No method searches all of these plans: the best plain grid stands, with a bound, and is priced as it was."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    Path("tied.py").write_text(TIED, encoding="utf-8")
+    sys.modules.pop("tied", None)
+    training = "{global_batch: 64, precision: bf16-mixed, chunks: 2, micro_batches: " + numbers + "}"
+    asked = "model: {build: 'tied:net'}\ncluster: {machines: {dgx-a100: 1}}\nobjective: step_time\n"
+    Path("tied.yaml").write_text(f"name: tied\n{asked}training: {training}\n", encoding="utf-8")
+    found = pipecut("plan", "tied.yaml", "--json", "--time-limit", "20 s", "--out", "plan.json")
+    assert (found.code, found.json["proof"], found.json["scope"]["chunks"]) == (3, "feasible", 2)
+    assert found.json["objective"] >= found.json["bound"] > 0
+    assert any("weights that several stages share" in one for one in found.json["notes"])
+    priced = pipecut("evaluate", "plan.json", "tied.yaml", "--json", "--time-limit", "20 s")
+    assert (priced.code, priced.json["objective"], priced.json["feasible"]) == (3, found.json["objective"], True)

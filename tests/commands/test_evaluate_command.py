@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pipecut.commands.parts.task import Task
-from pipecut.formulation.outcome import Outcome
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.ingest.plans.plan_file import read_plan_as_made
 from pipecut.solvers import catalogue
+from pipecut.solvers.choices.trainings import Decision
 from tests.command_line import Command
 from tests.commands.fakes import instead_of, wrong_excluded, wrong_proof
 
@@ -61,18 +61,18 @@ def test_the_time_limit_is_one_for_the_whole_command(
     pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, began_s, ends = write_plan((LAYERS, {"node0": 1})), time.monotonic(), list[float | None]()
-    search = Task.search
+    decided = Task.decided
 
-    def followed(task: Task, solver: str) -> Outcome:
+    def followed(task: Task) -> tuple[Task, Decision]:
         ends.append(task.limits.end_s)
-        return search(task, solver)
+        return decided(task)
 
     def slowly(path: Path, instance: Instance) -> tuple[Instance, Plan]:
         time.sleep(0.5)
         return read_plan_as_made(path, instance)
 
     monkeypatch.setattr("pipecut.commands.parts.task.read_plan_as_made", slowly)
-    monkeypatch.setattr(Task, "search", followed)
+    monkeypatch.setattr(Task, "decided", followed)
     evaluated(pipecut, plan, scenario, 0, "--time-limit", "60 s")
     (end_s,) = ends
     assert end_s is not None and end_s <= time.monotonic() + 59.5 and end_s >= began_s + 60
@@ -135,12 +135,18 @@ def test_without_a_proof_the_gap_is_an_upper_limit(
     assert ran.code == 3 and "not proved: not below 1 ns" in ran.out and "at most" in ran.out
 
 
-@pytest.mark.parametrize("fake", [wrong_proof, wrong_excluded])
+@pytest.mark.parametrize(
+    ("fake", "words"),
+    [
+        (wrong_proof, "the plan file has a plan of 866.4 us (866,400 ns)"),
+        (wrong_excluded, "cpsat claims that no plan exists, but there is a plan of"),
+    ],
+)
 def test_a_plan_that_beats_a_proof_refutes_it(
-    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch, fake: catalogue.Solve
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch, fake: catalogue.Solve, words: str
 ) -> None:
     pipecut("plan", scenario, "--out", "best.json")
     both = [one for name in ("cpsat", "line_dp") for one in instead_of(name, fake) if one.name == name]
     monkeypatch.setattr(catalogue, "SOLVERS", tuple(both))  # the second method agrees with the first
     ran = pipecut("evaluate", "best.json", scenario)
-    assert ran.code == 4 and ran.out == "" and "the plan file has a plan of 866.4 us (866,400 ns)" in ran.err
+    assert ran.code == 4 and ran.out == "" and words in ran.err

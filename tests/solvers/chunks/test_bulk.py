@@ -17,11 +17,10 @@ from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
-from pipecut.solvers.chunks.beam import Beam
 from pipecut.solvers.chunks.bulk import BROKEN, ManyPlans, first_plan, improved
 from pipecut.solvers.chunks.case import Case, Dealt, case_of, layouts, plan_of
 from pipecut.solvers.chunks.runs import KnownRuns
-from pipecut.solvers.chunks.solver import solve
+from pipecut.solvers.chunks.solver import Beam, solve
 from pipecut.solvers.chunks.sums import sums_of
 from pipecut.solvers.chunks.weighing import weighed
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh

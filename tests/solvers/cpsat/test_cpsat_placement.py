@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipecut.formulation.constraints.devices.placement import can_be_free
 from pipecut.formulation.constraints.rules import check_devices
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Proof, checked
@@ -105,8 +106,24 @@ def test_servers_are_alike_only_if_nothing_tells_them_apart() -> None:
     assert alike_servers(joined(alike, links)) == [[0], [1, 3], [2]]
 
 
-def test_too_many_groups_are_refused_with_a_way_out() -> None:
-    instance = free(instance_of(chain([matrix("a", 1)], []), mesh(*[8] * 6)))
-    with pytest.raises(ValueError, match=r"set constraints\.max_servers to less than 6"):
+@pytest.mark.parametrize("servers", [6, 1_000])
+def test_too_many_groups_are_refused_with_a_way_out(servers: int) -> None:
+    """At once: of a thousand servers there are more sets than anybody could count."""
+    instance = free(instance_of(chain([matrix("a", 1)], []), mesh(*[8] * servers)))
+    with pytest.raises(ValueError, match=rf"set constraints\.max_servers to less than {servers}"):
         Group.possible(instance)
-    assert len(Group.possible(replace(instance, constraints=replace(instance.constraints, max_servers=1)))) == 48
+    assert not can_be_free(instance)
+    few = replace(instance, constraints=replace(instance.constraints, max_servers=1))
+    assert len(Group.possible(few)) == 8 * servers
+
+
+@pytest.mark.parametrize("most", [None, 1, 2, 3])
+def test_as_many_groups_are_taken_as_there_may_be(most: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = free(instance_of(chain([matrix("a", 1)], []), mesh(3, 1, 2, 4)))
+    instance = replace(instance, constraints=replace(instance.constraints, max_servers=most))
+    many = len(Group.possible(instance))
+    monkeypatch.setattr("pipecut.formulation.problem.groups.MAX_GROUPS", many)
+    assert len(Group.possible(instance)) == many
+    monkeypatch.setattr("pipecut.formulation.problem.groups.MAX_GROUPS", many - 1)
+    with pytest.raises(ValueError, match="free placement allows more than"):
+        Group.possible(instance)

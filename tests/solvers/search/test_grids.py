@@ -14,7 +14,7 @@ from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.costs.megatron_forms import forms_in
 from pipecut.formulation.costs.passes import stage_passes
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.limits import NEVER
+from pipecut.formulation.limits import NEVER, TooLargeError
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.constraints import Goal, Recompute
 from pipecut.formulation.problem.cuts import CutSpace
@@ -246,6 +246,28 @@ def test_a_grid_is_told_and_said_as_people_write_it() -> None:
     assert grid.beside(instance, better).endswith(f" ms, 100 % slower {words}")
     assert grid.fields()["stages"] == many and grid.fields()["objective"] == grid.objective
     assert best_grid(replace(blocks(200, 10**12), goals=(Goal.STEP_TIME,)), Limits()) is None
+
+
+@pytest.mark.parametrize("number", [8, 256])
+@pytest.mark.parametrize("choices", [(), (2, 3)])
+def test_a_grid_stands_where_no_method_takes_the_question(number: int, choices: tuple[int, ...]) -> None:
+    """Groups hold several stages, and layers are divided: nobody searches all of these plans."""
+    instance = replace(blocks(number, 10**12, tensor_parallel_degrees=(1, 2, 4)), goals=(Goal.STEP_TIME,))
+    instance = replace(instance, training=replace(instance.training, chunks=2, chunk_choices=choices))
+
+    def unable(one: Instance, limits: Limits) -> Outcome:
+        raise TooLargeError("one form a layer")
+
+    grid = best_grid(instance, Limits())
+    about, claim = decide(instance, unable, Limits())
+    assert grid is not None and (about.training, claim.plan) == (grid.instance.training, grid.plan)
+    assert claim.proof is Proof.FEASIBLE and claim.objective == grid.objective >= (claim.bound or 0) > 0
+    assert any("one form a layer" in note for note in claim.notes)
+    alone = replace(instance, training=replace(instance.training, chunks=1, chunk_choices=()))
+    with pytest.raises(ValueError, match="one form a layer"):
+        decide(
+            replace(alone, constraints=replace(alone.constraints, tensor_parallel_degrees=(3,))), unable, Limits()
+        )
 
 
 def test_there_is_none_where_no_group_may_be() -> None:
