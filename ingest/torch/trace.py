@@ -93,12 +93,7 @@ class _Costing:
     """Turns the runs of a recording into layers and edges."""
 
     def __init__(
-        self,
-        model: str,
-        recording: Recording,
-        runs: Sequence[Run],
-        home: Mapping[int, int],
-        loss: Collection[int],
+        self, model: str, recording: Recording, runs: Sequence[Run], home: Mapping[int, int], loss: Collection[int]
     ) -> None:
         self._model = model
         self._recording = recording

@@ -142,6 +142,13 @@ def test_nothing_is_opened_that_the_model_or_the_order_of_passes_has_no_use_for(
     assert opened(tmp_path, training=", chunks: [1, 2]").tensor_parallel_degrees == (1, 2)
 
 
+def test_of_large_models_all_grids_are_open_where_groups_hold_several_stages(tmp_path: Path) -> None:
+    found = opened(tmp_path, [2] * 500, training=", chunks: 2")
+    assert (found.tensor_parallel_degrees, found.recompute) == ((1, 2), Recompute.BLOCKS)
+    in_a_v = opened(tmp_path, [2] * 500, training=", schedule: zero_bubble_v")
+    assert (in_a_v.tensor_parallel_degrees, in_a_v.recompute) == ((1,), Recompute.ALLOWED)
+
+
 def test_a_key_that_is_written_stays_without_a_use(tmp_path: Path) -> None:
     written = "constraints: {recompute: blocks, sharded: [none, weights], splits: [vocabulary]}"
     found = opened(tmp_path, memory="1 GB", more=written)
