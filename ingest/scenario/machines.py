@@ -231,12 +231,18 @@ class _Completion:
         return next(iter(device.peaks.values())).value
 
     def _price(self, name: str, entry: dict[str, Any]) -> None:
-        """Take the price of a device from its machines, if all of them agree and the file has none of its own."""
+        """Take the price of a device from its machines, if all of them agree and the file has none of its own.
+
+        Where they do not it has none, and the file is wrong if plans are judged by what they cost.
+        """
         prices = {group.name: group.machine.device_price for group in self.groups if group.machine.device == name}
         if "price_per_hour" in entry or not any(prices.values()):
             return
         own = [index for index, device in self.own_servers if device == name]
         if own or len(set(prices.values())) > 1:
+            data = _section(self.document.data)
+            if "cost" not in str((data.get("objective"), _section(data.get("constraints")).get("at_most"))):
+                return
             said = ", ".join(f"{key} {_amount(price) if price else 'unknown'}" for key, price in prices.items())
             said += ", of servers of your own unknown" if own else ""
             self._wrong(

@@ -180,10 +180,12 @@ def test_prices_of_machines_are_prices_of_their_devices(tmp_path: Path) -> None:
     own = "machines: {p5: 1}\ndevices: {h100-sxm: {price_per_hour: 2.5}}"
     assert servers(tmp_path, own)[0].device_class.price_per_hour == 2_500_000
     mixed = "machines: {p5: 1, dgx-h100: 1}"
-    assert error(tmp_path, mixed) == (
-        "own.yaml:4: cluster.machines.p5: 'h100-sxm' has several prices for an hour (p5 6.88, dgx-h100 unknown);"
-        " give cluster.devices.h100-sxm.price_per_hour"
-    )
+    assert servers(tmp_path, mixed)[0].device_class.price_per_hour == 0  # nobody asks what plans cost
+    for asks in ("objective: [bottleneck, cost]", "constraints: {at_most: {cost: 100}}"):
+        assert error(tmp_path, mixed, f"{TWO_BYTES}\n{asks}") == (
+            "own.yaml:4: cluster.machines.p5: 'h100-sxm' has several prices for an hour (p5 6.88, dgx-h100"
+            " unknown); give cluster.devices.h100-sxm.price_per_hour"
+        )
     assert len(servers(tmp_path, mixed, TWO_BYTES, "cluster.devices.h100-sxm.price_per_hour=0")) == 2
 
 
