@@ -77,10 +77,9 @@ def there_is(
     priced = evaluate(instance, plan)
     rest = zip(instance.goals[1:], priced.further, strict=True)
     further = tuple(GoalClaim(goal, value, None, looked_at=False) for goal, value in rest)
-    bound, notes = None if bound is None else min(bound, priced.objective or 0), (note,) if note else ()
-    return Outcome(
-        solver, Proof.FEASIBLE, plan, priced.objective, bound, seconds, notes, (), further, instance.goals
-    )
+    value, notes = priced.objective, (note,) if note else ()
+    bound = None if bound is None else min(bound, value or 0)
+    return Outcome(solver, Proof.FEASIBLE, plan, value, bound, seconds, notes, (), further, instance.goals)
 
 
 def _search_for(narrowed: Instance, held: Sequence[tuple[Goal, int]], solve: Solve) -> tuple[Solve, str]:

@@ -360,14 +360,12 @@ def _chosen(instance: Instance, done: list[_Found], refused: list[str], below: i
     if not with_plan:
         some = next(one.outcome for one in done if one.outcome is not None)
         if open_ones:
-            least = min(one.bound for one in open_ones) // times_in_a_step(instance)
-            return Decision(
-                instance, replace(some, solver=AUTO.name, proof=Proof.UNKNOWN, bound=least, notes=notes)
-            )
-        nothing = replace(some, bound=None, notes=(*some.notes, *notes))
-        return Decision(
-            instance, nothing, tuple(Ruled(one.instance, one.outcome, None) for one in done if one.outcome)
-        )
+            times = times_in_a_step(instance)
+            least, of_orders = min(one.bound for one in open_ones) // times, _in_anyorder(some, done, times)
+            some = replace(some, proof=Proof.UNKNOWN, bound=least, any_order_bound=of_orders)
+            return Decision(instance, replace(some, solver=AUTO.name, notes=notes))
+        others = tuple(Ruled(one.instance, one.outcome, None) for one in done if one.outcome)
+        return Decision(instance, replace(some, bound=None, notes=(*some.notes, *notes)), others)
     best = min(with_plan, key=lambda one: one.rank)
     outcome = best.outcome
     if outcome is None or best.value is None:
@@ -478,8 +476,10 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
         found = one[0], checked(one[0], there_is(*one, AUTO.name, str(error), bound))
     if start is not None:
         found = start.no_worse(*found)
-    claim = known.raised(found[0], replace(found[1], notes=(*left_out, *found[1].notes)))
-    return _among_grids(Decision(found[0], claim, others, time.monotonic() - began_s), dealt)
+    spent_s, notes = time.monotonic() - began_s, (*left_out, *found[1].notes)
+    own_s = spent_s if found[1].solver == AUTO.name else found[1].seconds
+    claim = known.raised(found[0], replace(found[1], notes=notes, seconds=own_s))
+    return _among_grids(Decision(found[0], claim, others, spent_s), dealt)
 
 
 def simplest(instance: Instance, deadline: Deadline) -> tuple[Instance, Plan] | None:
@@ -495,9 +495,8 @@ def simplest(instance: Instance, deadline: Deadline) -> tuple[Instance, Plan] | 
 def least_of(parts: Iterable[Instance], about: Instance, deadline: Deadline) -> int | None:
     """Return what needs no search and no plan of some instances undercuts, for one of them; None without time."""
     with contextlib.suppress(StoppedError):
-        return min(lower_bound(one) * times_in_a_step(one) for one in in_time(parts, deadline)) // times_in_a_step(
-            about
-        )
+        least = min(lower_bound(one) * times_in_a_step(one) for one in in_time(parts, deadline))
+        return least // times_in_a_step(about)
     return None
 
 

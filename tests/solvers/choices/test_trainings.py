@@ -383,3 +383,16 @@ def test_the_reduction_is_not_asked_where_layers_have_other_orders() -> None:
 
     best_training(large, ask, Limits(time_limit_s=5))
     assert asked
+
+
+def test_without_a_plan_nothing_is_said_that_one_choice_may_undercut() -> None:
+    """Nobody finds a plan, and what no plan undercuts is known of each number alone, in this order and in all."""
+
+    def nobody(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        bound = 10**9 * one.training.micro_batches
+        return one, Outcome("nobody", Proof.UNKNOWN, bound=bound, any_order_bound=bound // 2, notes=("of one",))
+
+    for numbers in ((4, 1, 12), (12, 4, 1)):
+        found = best_training(three_products(numbers), nobody, Limits()).outcome
+        assert (found.proof, found.bound, found.any_order_bound) == (Proof.UNKNOWN, 10**9, 10**9 // 2)
+        assert found.solver == "auto" and "of one" not in found.notes
