@@ -422,15 +422,14 @@ def opened_on(servers: Sequence[int], written: Collection[str]) -> Mapping[str, 
 def with_uses(instance: Instance, opened: Collection[str]) -> Instance:
     """Return an instance in which of what was opened only that is open which it has a use for.
 
-    Groups that hold several stages have one device a replica in small models and in a V: what searches all of
-    their plans takes one form a layer. Of large ones that are dealt out in turn the plain grids are looked at.
+    Groups that hold several stages have one device a replica in small models: what searches all of their plans
+    takes one form a layer. Of large ones the plain grids are looked at.
     """
     from pipecut.formulation.uses import axes_of_use, dealt_for_use, divided_for_use, has_grids
 
     asked, axes = instance.constraints, axes_of_use(instance)
     training = replace(instance.training, dealt=dealt_for_use(instance) if "chunks" in opened else ())
-    in_turn = has_grids(instance) and not all(one.schedule.in_a_v for one in instance.training.choices)
-    alone = not in_turn and all(one.chunks > 1 for one in instance.training.choices)
+    alone = not has_grids(instance) and all(one.chunks > 1 for one in instance.training.choices)
     useful = {
         "tensor_parallel_degrees": (1,) if alone else asked.tensor_parallel_degrees,
         "splits": tuple(axis for axis in asked.splits if axis in axes),

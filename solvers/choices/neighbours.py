@@ -297,7 +297,7 @@ def widened(instance: Instance, limits: Limits, start: GridFound | None) -> Wide
     choices, bounds = [replace(instance, training=one) for one in instance.training.choices], dict[Training, int]()
     if all(map(is_reduced, choices)) or not all(map(_is_wider, choices)):
         return Widened({}, start)
-    start = start or _with_room(choices, limits.share(2 * PART))
+    start = _with_room(choices, limits.share(2 * PART), start)
     alike = [list(some) for _, some in itertools.groupby(choices, times_in_a_step)]
     for at, some in enumerate(alike):
         own = {one.training for one in some}
@@ -323,13 +323,12 @@ def _question(training: Training) -> object:
     return training.schedule, training.warm_up, training.micro_batches, min(training.chunks, 2)
 
 
-def _with_room(choices: Sequence[Instance], limits: Limits) -> GridFound | None:
-    """Return a plan for backward passes in halves, which is told: best of those whose stages keep much more.
+def _with_room(choices: Sequence[Instance], limits: Limits, best: GridFound | None) -> GridFound | None:
+    """Return a better plan of passes in halves, which is told: best of those whose stages keep much more.
 
     With as many micro-batches in flight as there are stages, and as many gradients of outputs, nothing is kept by
     computing it again.
     """
-    best: GridFound | None = None
     halves = [one for one in choices if one.training.schedule.in_halves]
     with contextlib.suppress(StoppedError, TooLargeError):
         for one in sorted(halves, key=lambda one: -one.training.micro_batches):

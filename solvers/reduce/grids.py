@@ -113,8 +113,7 @@ def best_grid(instance: Instance, limits: Limits) -> GridFound | None:
     Of a small one only grids whose groups hold several stages are looked at: some models have no other plan then.
     None where none keeps the rules, or time was over before.
     """
-    every = (one for one in instance.training.choices if not one.schedule.in_a_v)
-    if not (choices := [one for one in every if one.chunks > 1 or has_grids(instance)]):
+    if not (choices := [one for one in instance.training.choices if one.chunks > 1 or has_grids(instance)]):
         return None
     orders = [[one for one in choices if (one.chunks > 1) is several] for several in (False, True)]
     best: GridFound | None = None

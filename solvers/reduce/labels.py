@@ -279,13 +279,7 @@ class StageLabels:
         return traced.found[left, right, price]
 
     def _gone_back(
-        self,
-        node: int,
-        traced: _Traced,
-        ends: tuple[tuple[int, ...], tuple[int, ...]],
-        price: int,
-        *,
-        again: bool,
+        self, node: int, traced: _Traced, ends: tuple[tuple[int, ...], tuple[int, ...]], price: int, *, again: bool
     ) -> AtomLabel:
         """Return the forms that were chosen between two layouts, and what they take."""
         atom, sums, unfolded, (left, right) = traced.atom, self.growth.sums, traced.unfolded, ends

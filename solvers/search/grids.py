@@ -190,11 +190,12 @@ class Grids:
         """Return the plan of the whole model. Cost: linear in its layers."""
         way, pieces, of_atom = found.way, self.pieces, self.pieces.model.of_atom
         stages: list[Stage] = []
-        ends = itertools.pairwise((*found.cuts, len(of_atom)))
-        for (first, stop), group in zip(ends, itertools.cycle(way.row.on(way.mode)), strict=False):
+        groups = way.row.on(way.mode)
+        for at, (first, stop) in enumerate(itertools.pairwise((*found.cuts, len(of_atom)))):
+            group = groups[found.training.rank_of(at, len(found.cuts))]
             forms = tuple(form for atom in of_atom[first:stop] for form in way.forms[slice(*pieces.own[atom])])
-            again = (at for at in range(first, stop) if way.again and pieces.repeats[of_atom[at]])
-            runs = tuple(Span(*pieces.ends[at]) for at in again)
+            again = (atom for atom in range(first, stop) if way.again and pieces.repeats[of_atom[atom]])
+            runs = tuple(Span(*pieces.ends[atom]) for atom in again)
             stages.append(Stage(Span(pieces.ends[first][0], pieces.ends[stop - 1][1]), group, forms, again=runs))
         return Plan(tuple(stages))
 
@@ -302,8 +303,10 @@ class _Choice:
 
         def scaled(cost: PieceCosts) -> PieceCosts:
             off, share = ROUNDED * len(self.short.layers), float(part)
-            stash, received = (np.maximum(0, np.int64(one * share) - off) for one in (cost.stash, cost.received))
-            return replace(cost, stash=stash, received=received, work=np.zeros_like(cost.work))
+            parts = (cost.stash, cost.received, cost.version)
+            stash, received, waits = (np.maximum(0, np.int64(one * share) - off) for one in parts)
+            version = waits if self.short.training.schedule.in_halves else cost.version
+            return replace(cost, stash=stash, received=received, version=version, work=np.zeros_like(cost.work))
 
         return replace(way.changed(scaled), keeps=self._keeps(len(way.costs)))
 
@@ -394,7 +397,10 @@ class _Choice:
         """Yield the plans with blocks divided evenly by time, and by number with more in front or behind."""
         freed, known = way.changed(lambda one: replace(one, capacity=0)), _Reach()
         for one in self.dealt_to(way.row):
-            dealt = replace(way, costs=freed.costs * one.chunks, keeps=way.keeps * one.chunks, own=way.costs)
+            many = len(way.costs) * one.chunks
+            order = [one.rank_of(at, many) for at in range(many)]
+            costs, keeps = (tuple(row[at] for at in order) for row in (freed.costs, way.keeps))
+            dealt = replace(way, costs=costs, keeps=keeps, own=way.costs)
             yield from self._of_training(one, dealt if one.chunks > 1 else way, known)
 
     def _of_training(self, training: Training, way: _Way, known: _Reach) -> Iterator[_Entry]:
@@ -403,10 +409,10 @@ class _Choice:
         each, more = divmod(len(self.grids.pieces.ends), many)
         front = tuple(at * each + min(at, more) for at in range(many))
         behind = tuple(at * each + max(0, at - many + more) for at in range(many))
-        balanced = self._balanced(way, known)
+        balanced, fits = self._balanced(way, known), partial(self._dealt_fits, training) if way.own else self._fits
         for cuts in dict.fromkeys((balanced[0], front, behind) if balanced is not None else ()):
-            if (balanced and cuts == balanced[0] and not way.own) or self._fits(way, cuts):
-                promised = self.promised(way, cuts)
+            if (balanced and cuts == balanced[0] and not way.own) or fits(way, cuts):
+                promised = self.promised(training, way, cuts)
                 yield promised, GridPlan(promised, training, way, cuts)
 
     def _balanced(self, way: _Way, known: _Reach) -> tuple[tuple[int, ...], int] | None:
@@ -446,34 +452,38 @@ class _Choice:
         return np.array([self._taken(cost)[row].sum() for cost, row in zip(way.costs, rows, strict=True)]), rows
 
     def _fits(self, way: _Way, cuts: Sequence[int]) -> bool:
-        if way.own:
-            return self._dealt_fits(way, cuts)
         stages = zip(way.costs, way.keeps, self._sums(way, cuts)[1], cuts, strict=True)
         return all(
             not cost.capacity or _held(cost, keeps, row, first)[-1] <= cost.capacity
             for cost, keeps, row, first in stages
         )
 
-    def _dealt_fits(self, way: _Way, cuts: Sequence[int]) -> bool:
+    def _dealt_fits(self, training: Training, way: _Way, cuts: Sequence[int]) -> bool:
         """Tell whether what groups hold of all their stages when the first backward pass begins may fit."""
-        ranks, rows, most = len(way.own), self._sums(way, cuts)[1], self.short.training.micro_batches
+        ranks, rows, most = len(way.own), self._sums(way, cuts)[1], training.micro_batches
         for at, cost in enumerate(way.own):
             last = 2 * (ranks - at) - 1
             kept = [min(most, max(ranks, last)), *[ranks] * (len(rows) // ranks - 2), min(ranks, last)]
-            own = list(zip(kept, cuts[at::ranks], rows[at::ranks], strict=True))
+            if training.schedule.in_a_v:  # as many as under 1F1B, of stages that are half as long
+                kept = [min(most, 2 * ranks - 1 - at), min(most, at + 1)]
+            own = [(kept[n], cuts[s], rows[s]) for n, s in enumerate(training.stages_of(at, len(rows)))]
             held = sum(int((cost.once + cost.version + n * cost.stash)[row].sum()) for n, _, row in own)
             received = sum(n * int(cost.received[first]) for n, first, _ in own)
             if cost.capacity and held + received + max(cost.work[row].max() for _, _, row in own) > cost.capacity:
                 return False
         return True
 
-    def promised(self, way: _Way, cuts: Sequence[int]) -> int:
+    def promised(self, training: Training, way: _Way, cuts: Sequence[int]) -> int:
         """Return what a step takes at least with these cuts."""
         own, rows = self._sums(way, cuts)
         if way.own:
             # A group waits for its first stage, and all before that come behind it once more.
-            before = own[: len(way.own)].cumsum() - own[: len(way.own)]
-            work = self.short.training.micro_batches * own.reshape(-1, len(way.own)).sum(axis=0)
+            many, ranks = len(own), len(way.own)
+            work = training.micro_batches * np.array(
+                [own[list(training.stages_of(at, many))].sum() for at in range(ranks)]
+            )
+            # With passes in halves the second ones wait for nobody; as all of a stage is counted, it is no bound.
+            before = 0 if training.schedule.in_halves else own[:ranks].cumsum() - own[:ranks]
             return int(max(own.sum(), (before + work).max()) if self.executed else work.max())
         links = ((way.row.link_before(self.short, at), atom) for at, atom in enumerate(cuts[1:], 1))
         crossing = np.array([self._crossing(*one) for one in links], dtype=np.int64)

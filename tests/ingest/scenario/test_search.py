@@ -146,7 +146,7 @@ def test_of_large_models_all_grids_are_open_where_groups_hold_several_stages(tmp
     found = opened(tmp_path, [2] * 500, training=", chunks: 2")
     assert (found.tensor_parallel_degrees, found.recompute) == ((1, 2), Recompute.BLOCKS)
     in_a_v = opened(tmp_path, [2] * 500, training=", schedule: zero_bubble_v")
-    assert (in_a_v.tensor_parallel_degrees, in_a_v.recompute) == ((1,), Recompute.ALLOWED)
+    assert (in_a_v.tensor_parallel_degrees, in_a_v.recompute) == ((1, 2), Recompute.ALLOWED)
 
 
 def test_a_key_that_is_written_stays_without_a_use(tmp_path: Path) -> None:

@@ -187,6 +187,40 @@ def test_short_models_promise_what_whole_ones_do(
     assert rows[0] == rows[1] == sorted(rows[0]) == sorted(alone)
 
 
+HALVES = (Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_V)
+
+
+@QUIET
+@given(repeated(), st.sampled_from(HALVES))
+def test_passes_in_halves_have_the_same_grids_alone_and_together(instance: Instance, schedule: Schedule) -> None:
+    same_alone_and_together(judged(instance, Goal.STEP_TIME, (2, 4, 12)), schedule)
+
+
+@pytest.mark.parametrize("schedule", HALVES)
+@pytest.mark.parametrize("mebibytes", [200, 300, 400])
+def test_what_waits_between_two_halves_is_less_of_small_micro_batches(schedule: Schedule, mebibytes: int) -> None:
+    """Also where it was priced of large ones, which do not fit."""
+    instance = replace(blocks(32, mebibytes * 2**20, tensor_parallel_degrees=(1, 2, 4)), goals=(Goal.STEP_TIME,))
+    training = replace(instance.training, micro_batches=1, micro_batch_choices=(1, 16))
+    assert same_alone_and_together(replace(instance, training=training), schedule) > 0
+
+
+def same_alone_and_together(instance: Instance, schedule: Schedule) -> int:
+    """Hold the grids of all numbers of micro-batches against those of each alone; return how many there are."""
+    chunks = 2 if schedule.in_a_v else 1
+    training = replace(instance.training, schedule=schedule, warm_up="classic", chunks=chunks)
+    instance = replace(instance, training=training)
+    model, of = shortened(instance), {one: replace(instance, training=one) for one in training.choices}
+    every = [(one.promised, one.training) for one in Grids(model, NEVER).plans(training.choices)]
+    alone = [(one.promised, some) for some in of for one in Grids(model, NEVER).plans([some])]
+    assert sorted(every, key=str) == sorted(alone, key=str)
+    grids = Grids(model, NEVER)
+    for one in itertools.islice(grids.plans(training.choices), 8):
+        priced = evaluate(of[one.training], grids.plan(one))
+        assert priced.objective is not None and {rule.rule for rule in priced.violations} <= SEEN_LATER
+    return len(every)
+
+
 def dealt_out(instance: Instance) -> Iterator[Plan]:
     """Yield grids of one training whose groups hold several stages, the first of which have an atom more."""
     training, space = instance.training, CutSpace.of(instance)
