@@ -72,15 +72,15 @@ MOST_LINES = 600
 MOST_LINES_OF_A_FUNCTION = 40
 MOST_FILES = 21
 BUDGETS = {
-    "commands": 6892,
+    "commands": 6891,
     "exchange": 613,
     "execution": 4484,
     "face": 227,
-    "formulation": 10111,
-    "ingest": 7697,
+    "formulation": 10105,
+    "ingest": 7695,
     "literature": 9123,
     "report": 1905,
-    "solvers": 18396,
+    "solvers": 18395,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 

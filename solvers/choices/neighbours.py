@@ -326,8 +326,8 @@ def _question(training: Training) -> object:
 def _with_room(choices: Sequence[Instance], limits: Limits, best: GridFound | None) -> GridFound | None:
     """Return a better plan of passes in halves, which is told: best of those whose stages keep much more.
 
-    With as many micro-batches in flight as there are stages, and as many gradients of outputs, nothing is kept by
-    computing it again.
+    ``best`` where none is. With as many micro-batches in flight as there are stages, and as many gradients of
+    outputs, nothing is kept by computing it again.
     """
     halves = [one for one in choices if one.training.schedule.in_halves]
     with contextlib.suppress(StoppedError, TooLargeError):
