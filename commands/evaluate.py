@@ -60,9 +60,15 @@ def gap_of(evaluation: Evaluation, best: Outcome | None) -> float | None:
 
 
 def _optimum(task: Task, plan: Plan, evaluation: Evaluation) -> Outcome:
-    """Search for the optimum. A plan that keeps the rules and beats what was proved refutes the proof."""
+    """Search for the optimum. A plan that keeps the rules and beats what was proved refutes the proof.
+
+    What a micro-batch takes is held against others of its size alone.
+    """
+    asked = task.instance
+    if asked.goals[0] in (Goal.BOTTLENECK, Goal.PERIOD):
+        asked = replace(asked, training=replace(asked.training, micro_batch_choices=()))
     try:
-        _, best = replace(task, solver=AUTO.name).decide(cross_check=True)
+        _, best = replace(task, instance=asked, solver=AUTO.name).decide(cross_check=True)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: no solver can take this instance: {error}") from error
     task.hold_to(best, plan, evaluation)

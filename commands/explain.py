@@ -190,10 +190,9 @@ def _of_the_best(task: Task, outcome: Outcome, plan: Plan, limits: Limits) -> tu
     found = _reasons(task, plan, limits.share(2))
     while (better := found.better_plan) is not None:
         found = _reasons(task, better, limits)
-        before = (
-            "" if outcome.objective is None else f"; the search itself had {outcome.amount(outcome.objective)}"
-        )
-        note = f"this plan turned up while reasons were looked for{before}"
+        note = "this plan turned up while reasons were looked for"
+        if outcome.objective is not None:
+            note += f"; the search itself had {outcome.amount(outcome.objective)}"
         claim = there_is(task.instance, better, outcome.solver, "")
         kept = replace(outcome, plan=better, objective=claim.objective, further=claim.further, proof=claim.proof)
         try:

@@ -99,7 +99,7 @@ def compared_row(task: Task, solver: str) -> ComparisonRow:
     if task.stop.is_set():
         return ComparisonRow(solver, reason="not run: stopped")
     try:
-        outcome = task.search(solver, alone=True)
+        outcome = task.search(solver)
         return ComparisonRow(solver, outcome, broken_rules(task.instance, outcome))
     except ClaimFailedError as error:
         refuted = error.__cause__

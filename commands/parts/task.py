@@ -66,20 +66,19 @@ class Task:
     read_s: float = 0.0
     grid: GridFound | None = None
 
-    def search(self, solver: str, *, alone: bool = False) -> Outcome:
+    def search(self, solver: str) -> Outcome:
         """Solve with a progress line, stoppable by Ctrl-C, and return the checked outcome.
 
-        ``alone``: nobody else is asked, to check it or in its place (``solvers.auto``). Raises ClaimFailedError,
+        Nobody else is asked, to check it or in its place (``solvers.auto``). Raises ClaimFailedError,
         with a reproducer on file, if a claim fails its check, and ValueError if the solver cannot take the
         instance.
         """
         method = find_any(solver)
 
         def work(limits: Limits) -> tuple[Instance, Outcome]:
-            asked = solve_checked(self.instance, method, limits) if alone else plan(self.instance, limits, method)
-            return self.instance, asked
+            return self.instance, solve_checked(self.instance, method, limits)
 
-        standing = Standing(self.instance, alone=alone)
+        standing = Standing(self.instance, alone=True)
         with self.followed(f"{solver} on {self.scenario.name}", self.limits, solver) as (line, limits):
             return left_in_time(work, limits, standing, solver, self.stop, announced(line, BEST))[1]
 

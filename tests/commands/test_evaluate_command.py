@@ -106,6 +106,17 @@ def test_a_worse_plan_shows_its_gap(pipecut: Command, scenario: Path) -> None:
     assert "the plan keeps every rule" in text and "proved (cpsat" in text and "gap" in text
 
 
+@pytest.mark.parametrize("many", [1, 2, 4])
+def test_a_micro_batch_is_held_against_others_of_its_size(pipecut: Command, scenario: Path, many: int) -> None:
+    """Smaller ones take less each, and that refutes nothing."""
+    own = (f"--set=training.micro_batches={many}", "--set=training.global_batch=4")
+    best = pipecut("plan", scenario, *own, "--out", "best.json", "--json")
+    plan = json.loads(Path("best.json").read_text()) | {"micro_batches": many}
+    Path("best.json").write_text(json.dumps(plan))
+    found = evaluated(pipecut, Path("best.json"), scenario, 0, own[1], "--set=training.micro_batches=[1, 2, 4]")
+    assert (found["gap"], found["objective"]) == (0, best.json["objective"])
+
+
 def test_broken_rules_are_said_in_words(pipecut: Command, scenario: Path) -> None:
     plan = write_plan((LAYERS[:3], {"node1": 3}), (LAYERS[3:], {"node0": 1}))
     found = evaluated(pipecut, plan, scenario, 1)
