@@ -73,12 +73,11 @@ class Task:
         with a reproducer on file, if a claim fails its check, and ValueError if the solver cannot take the
         instance.
         """
-        method = find_any(solver)
+        method, standing = find_any(solver), Standing(self.instance, alone=True)
 
         def work(limits: Limits) -> tuple[Instance, Outcome]:
             return self.instance, solve_checked(self.instance, method, limits)
 
-        standing = Standing(self.instance, alone=True)
         with self.followed(f"{solver} on {self.scenario.name}", self.limits, solver) as (line, limits):
             return left_in_time(work, limits, standing, solver, self.stop, announced(line, BEST))[1]
 
