@@ -193,7 +193,7 @@ def _of_the_best(task: Task, outcome: Outcome, plan: Plan, limits: Limits) -> tu
         note = "this plan turned up while reasons were looked for"
         if outcome.objective is not None:
             note += f"; the search itself had {outcome.amount(outcome.objective)}"
-        claim = there_is(task.instance, better, outcome.solver, "")
+        claim = there_is(task.instance, better, outcome.solver)
         kept = replace(outcome, plan=better, objective=claim.objective, further=claim.further, proof=claim.proof)
         try:
             outcome = checked(task.instance, kept)

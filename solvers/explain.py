@@ -506,7 +506,7 @@ def _fewest(
 def _planned(wider: Wider, some: Sequence[Opening], plan: Possibility, limits: Limits) -> OpenedPlan:
     """Return the best plan with some choices open that a search within limits finds, or the one that is known."""
     instance, lines = wider.instance, tuple(one.line for one in some)
-    first = there_is(*plan, EXPLAIN, "")
+    first = there_is(*plan, EXPLAIN)
 
     def ask(one: Instance, within: Limits) -> Outcome:
         return best_plan(one, within, cross_check=False)

@@ -71,7 +71,7 @@ def solve_in_order(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
 
 
 def there_is(
-    instance: Instance, plan: Plan, solver: str, note: str, bound: int | None = None, seconds: float = 0.0
+    instance: Instance, plan: Plan, solver: str, note: str = "", bound: int | None = None, seconds: float = 0.0
 ) -> Outcome:
     """Return the claim that a plan keeps every rule: of the first goal a bound is said, of others nothing."""
     priced = evaluate(instance, plan)

@@ -474,7 +474,7 @@ class _Choice:
         return True
 
     def promised(self, training: Training, way: _Way, cuts: Sequence[int]) -> int:
-        """Return what a step takes at least with these cuts."""
+        """Return what a step takes at least with these cuts; in a V only about so long."""
         own, rows = self._sums(way, cuts)
         if way.own:
             # A group waits for its first stage, and all before that come behind it once more.
