@@ -54,20 +54,24 @@ class StagePasses:
     weight_ns: int
 
 
-def stage_passes(instance: Instance, stage: Stage, *, halves: bool) -> StagePasses:
+Known = dict[object, tuple[tuple[int, ...], tuple[int, ...]]]
+"""What alike layers take in one form on one kind of group: computing, and communicating."""
+
+
+def stage_passes(instance: Instance, stage: Stage, *, halves: bool, known: Known | None = None) -> StagePasses:
     """Return the passes of one stage, with ``halves`` also what of the backward pass is for weights.
 
-    Cost: linear in its layers and the form edges of the model.
+    ``known`` is what layers of other stages take. Cost: linear in its layers and the form edges of the model.
     """
     kinds = stage.kinds(GroupKind.of(instance, stage.group))
     # Backward passes whole, and what of them is for the gradients of weights.
     backward, backward_sent, sync = [0, 0], [0, 0], 0
     # Forward passes by how often they run: all, and those of the layers that are computed again.
     forward, forward_sent = [0, 0], [0, 0]
-    known = dict[object, tuple[tuple[int, ...], tuple[int, ...]]]()
+    known = Known() if known is None else known
     for layer, kind in kinds.items():
         form, copy = form_of(instance, stage, layer), instance.copied(layer, stage.span.first)
-        if (like := (instance.alike[layer], form, id(kind), copy)) not in known:
+        if (like := (instance.alike[layer], form, kind, copy)) not in known:
             of = instance, layer, form, kind
             known[like] = times.passes_of(*of), _inside(*of, copy)
         computed, sent = known[like]
@@ -161,8 +165,8 @@ def pipeline_passes(instance: Instance, plan: Plan) -> PipelinePasses:
 
     Cost: linear in layers and edges of every stage.
     """
-    halves = instance.training.schedule.in_halves
-    own = [stage_passes(instance, stage, halves=halves) for stage in plan.stages]
+    halves, known = instance.training.schedule.in_halves, Known()
+    own = [stage_passes(instance, stage, halves=halves, known=known) for stage in plan.stages]
     crossed = [(plan.stages[at].span.first, plan.link_before(instance, at)) for at in range(1, len(plan))]
     passes = PipelinePasses(
         forward_ns=tuple(one.forward_ns for one in own),

@@ -62,20 +62,24 @@ class StageCost:
 
 def stage_costs(instance: Instance, plan: Plan) -> tuple[StageCost, ...]:
     """Return the cost of every stage of a plan that is one. Cost: linear in layers and edges of every stage."""
-    held: Held = {}
-    return tuple(_stage_cost(instance, plan, held, index) for index in range(len(plan)))
+    known: _Known = {}, {}
+    return tuple(_stage_cost(instance, plan, known, index) for index in range(len(plan)))
 
 
-def _stage_cost(instance: Instance, plan: Plan, held: Held, index: int) -> StageCost:
-    stage = plan.stages[index]
+_Known = tuple[Held, dict[object, tuple[int, int]]]
+"""What stages hold, and what alike layers take in one form on one kind: computing, and communicating."""
+
+
+def _stage_cost(instance: Instance, plan: Plan, known: _Known, index: int) -> StageCost:
+    stage, (held, taken) = plan.stages[index], known
     kinds = stage.kinds(GroupKind.of(instance, stage.group))
     forms = {layer: form_of(instance, stage, layer) for layer in kinds}
-    known, compute, inside = dict[object, tuple[int, int]](), 0, 0
+    compute = inside = 0
     for layer, kind in kinds.items():
         of, copy = (instance, layer, forms[layer], kind), instance.copied(layer, stage.span.first)
-        if (like := (instance.alike[layer], forms[layer], id(kind), copy)) not in known:
-            known[like] = times.compute_ns(*of), times.inside_ns(*of, copy)
-        compute, inside = compute + known[like][0], inside + known[like][1]
+        if (like := (instance.alike[layer], forms[layer], kind, copy)) not in taken:
+            taken[like] = times.compute_ns(*of), times.inside_ns(*of, copy)
+        compute, inside = compute + taken[like][0], inside + taken[like][1]
     between = sum(
         times.between_ns(instance, edge, stage.form(edge.source), stage.form(edge.consumer), kinds[edge.consumer])
         for edge in instance.form_edges

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from pipecut.formulation.problem.units import Link, slowest
+from pipecut.formulation.problem.units import Link, slowest_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Wiring:
         object.__setattr__(self, "between", between)
         # Most links are one and the same object: thousands of servers have millions of pairs.
         found = {id(link): link for row in between for link in row}
-        object.__setattr__(self, "slowest", _slowest(found.values()))
+        object.__setattr__(self, "slowest", slowest_of(found.values()))
 
     def graph(self) -> nx.Graph:
         """Return the servers and switches as a graph of names; edges have ``link``, ``weight``, ``latency``."""
@@ -168,6 +168,8 @@ class Wiring:
 
 
 Links = tuple[Link | None, Link | None, tuple[Link | None, Link | None] | None]
+_Known = dict[tuple[tuple[tuple[int, int], ...], int, int], Links]
+_Crossed = dict[tuple[tuple[int, ...], tuple[int, ...]], Link | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +179,8 @@ class Cluster:
     ``links[v][w]`` is the link between two servers, on the diagonal that inside a server (None: one device);
     ``slowest`` bounds all of them; ``ends`` are the devices of the line up to each server, its own among them. All
     are derived from what is drawn. ``known`` keeps what instances of it have in common, by devices of servers,
-    degree and grid: the links between replicas, inside them, and along the axes of a grid. Raises ValueError where
-    servers and wiring name different servers.
+    degree and grid: the links between replicas, inside them, and along the axes of a grid; ``crossed`` the slowest
+    links between some servers and others. Raises ValueError where servers and wiring name different servers.
     """
 
     name: str
@@ -187,9 +189,8 @@ class Cluster:
     links: tuple[tuple[Link | None, ...], ...] = field(init=False, repr=False, compare=False)
     slowest: Link | None = field(init=False, repr=False, compare=False)
     ends: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    known: dict[tuple[tuple[tuple[int, int], ...], int, int], Links] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    known: _Known = field(default_factory=dict, init=False, repr=False, compare=False)
+    crossed: _Crossed = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if (names := tuple(server.name for server in self.servers)) != self.wiring.names:
@@ -200,7 +201,7 @@ class Cluster:
         ends = itertools.accumulate(server.devices for server in self.servers)
         object.__setattr__(self, "ends", tuple(ends))
         inside = {server.link for server in self.servers}
-        object.__setattr__(self, "slowest", _slowest([self.wiring.slowest, *inside]))
+        object.__setattr__(self, "slowest", slowest_of([self.wiring.slowest, *inside]))
 
     @classmethod
     def of(cls, graph: nx.Graph) -> Cluster:
@@ -220,12 +221,6 @@ class Cluster:
     def graph(self) -> nx.Graph:
         """Return a new networkx graph of this cluster."""
         return cluster_graph(self.name, self.servers, self.wiring.drawn, self.wiring.switches, self.wiring.mesh)
-
-
-def _slowest(links: Iterable[Link | None]) -> Link | None:
-    """Return the link that bounds all of these; None where there is none."""
-    known = tuple(link for link in links if link is not None)
-    return slowest(known) if known else None
 
 
 def _meshed(graph: nx.Graph, names: tuple[str, ...], mesh: Link) -> tuple[tuple[Link | None, ...], ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipecut.formulation.limits import NEVER, Deadline, TooLargeError, in_time
@@ -160,17 +160,15 @@ class GroupKind:
     def of(instance: Instance, group: Group) -> GroupKind:
         """Return the kind of a group."""
         degree, grid, known = group.tensor_parallel_degree, group.mode.grid, instance.cluster.known
-        servers = tuple(server for server, count in group.counts for _ in range(count))
-        classes = tuple(sorted({instance.class_index(server) for server, _ in group.counts}))
+        classes = [(instance.class_index(server), count) for server, count in group.counts]
         if (key := (group.counts, degree, grid)) not in known:
-            axes = None
+            axes, servers = None, tuple(server for server, count in group.counts for _ in range(count))
             if grid > 1:
                 axes = replica_link(instance, servers, grid), replica_link(instance, servers, degree, grid)
             known[key] = ring_link(instance, group.counts, degree), replica_link(instance, servers, degree), axes
         link, inner, axes = known[key]
-        return GroupKind(
-            group.devices, classes, link, inner, group.mode, _unequal(instance, servers, group.mode), axes
-        )
+        some, unequal = tuple(sorted({one for one, _ in classes})), _unequal(instance, classes, group.mode)
+        return GroupKind(group.devices, some, link, inner, group.mode, unequal, axes)
 
     @staticmethod
     def all_of(instance: Instance, groups: Iterable[Group]) -> list[GroupKind]:
@@ -281,18 +279,21 @@ def _free_groups(instance: Instance, max_servers: int) -> Iterator[Group]:
                 yield Group(tuple(zip(chosen, counts, strict=True)))
 
 
-def _unequal(instance: Instance, servers: tuple[int, ...], mode: Mode) -> Shares | None:
-    """Return the shares of devices that do not all have the same: of whole samples, or by speed."""
+def _unequal(instance: Instance, classes: Sequence[tuple[int, int]], mode: Mode) -> Shares | None:
+    """Return the shares of devices that do not all have the same: of whole samples, or by speed.
+
+    ``classes`` are pairs (device class, how many of its devices), in the order of the devices.
+    """
     samples = instance.training.micro_batch if instance.cost.samples is Samples.WHOLE else 0
     rows = {Axis.SEQUENCE, Axis.CONTEXT}.isdisjoint(instance.demands.splits)
-    classes = [instance.class_index(server) for server in servers]
-    if instance.cost.sharing is Sharing.EQUAL or mode.grid > 1 or len(set(classes)) == 1:
-        if samples % len(servers) == 0:
+    devices, different = sum(count for _, count in classes), len({one for one, _ in classes})
+    if instance.cost.sharing is Sharing.EQUAL or mode.grid > 1 or different == 1:
+        if samples % devices == 0:
             return None
-        return equal_shares(len(servers), mode.replicas, len(set(classes)), samples, rows=rows)
+        return equal_shares(devices, mode.replicas, different, samples, rows=rows)
     speeds = [one.flops_per_second for one in instance.device_classes]
-    degree = mode.tensor_parallel_degree(len(servers))
-    return proportional_shares(classes, speeds, degree, samples, rows=rows)
+    each = [one for one, count in classes for _ in range(count)]
+    return proportional_shares(each, speeds, mode.tensor_parallel_degree(devices), samples, rows=rows)
 
 
 def line(instance: Instance) -> tuple[int, ...]:

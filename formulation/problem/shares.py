@@ -28,14 +28,14 @@ Everything is whole: bandwidths are rounded down.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import floor
 from typing import TYPE_CHECKING
 
-from pipecut.formulation.problem.units import Link, ceil_div, ceil_fraction, slowest
+from pipecut.formulation.problem.units import Link, ceil_div, ceil_fraction, slowest_of
 
 if TYPE_CHECKING:
     from pipecut.formulation.problem.instance import Instance
@@ -164,12 +164,13 @@ def joined(instance: Instance, one: Counts, other: Counts, number: int | None = 
 
     None if both are the only device of a server.
     """
-    # Many pairs have one and the same link.
-    found = {id(link): link for a, _ in one for b, _ in other if (link := instance.links[a][b]) is not None}
-    known = tuple(found.values())
-    if not known:
-        return None
-    return slowest(known).times(min(lanes(instance, one), lanes(instance, other)) if number is None else number)
+    (some, _), (others, _), known = zip(*one, strict=True), zip(*other, strict=True), instance.cluster.crossed
+    if (some, others) not in known:
+        # Many pairs have one and the same link.
+        found = {id(link): link for a in some for link in map(instance.links[a].__getitem__, others)}
+        known[some, others] = slowest_of(found.values())
+    number = min(lanes(instance, one), lanes(instance, other)) if number is None else number
+    return (link := known[some, others]) and link.times(number)
 
 
 def ring_link(instance: Instance, counts: Counts, degree: int) -> Link | None:
@@ -198,7 +199,7 @@ def replica_link(instance: Instance, servers: tuple[int, ...], degree: int, grid
         return _part(instance, server, own[server], rings[server])
 
     counted = (tuple((one, row.count(one)) for one in dict.fromkeys(row)) for row in set(replicas))
-    return _slowest(_among(instance, counts, part) for counts in counted)
+    return slowest_of(_among(instance, counts, part) for counts in counted)
 
 
 def _part(instance: Instance, server: int, count: int, rings: int) -> Fraction:
@@ -216,12 +217,7 @@ def _among(instance: Instance, counts: Counts, part: Callable[[int, int], Fracti
     for link, least in between:
         share = different[least]
         found.add(link if link is None or share == 1 else link.times(*share.as_integer_ratio()))
-    return _slowest(found)
-
-
-def _slowest(links: Iterable[Link | None]) -> Link | None:
-    known = tuple(link for link in links if link is not None)
-    return slowest(known) if known else None
+    return slowest_of(found)
 
 
 def same_servers(instance: Instance) -> list[list[int]]:

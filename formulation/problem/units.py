@@ -8,6 +8,7 @@ loses nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -44,6 +45,12 @@ class Link:
 def slowest(links: tuple[Link, ...]) -> Link:
     """Return the link that bounds all of these: their smallest bandwidth with their largest latency."""
     return Link(min(link.bits_per_second for link in links), max(link.latency_ns for link in links))
+
+
+def slowest_of(links: Iterable[Link | None]) -> Link | None:
+    """Return the link that bounds those that are there; None where none is."""
+    known = tuple(link for link in links if link is not None)
+    return slowest(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)

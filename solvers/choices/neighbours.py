@@ -335,8 +335,7 @@ def _with_room(choices: Sequence[Instance], limits: Limits, best: GridFound | No
             for number in (at for at in MANY if at <= one.devices):
                 limits.deadline.check()
                 asked = (wider(one) or (one, LeastStep.WORK))[0]
-                again = asked.constraints.recompute
-                again = again if again is Recompute.ALWAYS else Recompute.NEVER
+                again = Recompute.ALWAYS if asked.constraints.recompute is Recompute.ALWAYS else Recompute.NEVER
                 asked = replace(
                     asked,
                     training=replace(asked.training, warm_up=(2 * number,) * number),

@@ -35,7 +35,7 @@ from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
 from pipecut.formulation.problem.plan import Span
-from pipecut.formulation.problem.units import Link, slowest
+from pipecut.formulation.problem.units import Link, slowest_of
 from pipecut.solvers.reference.flat_cluster import (
     CountedStage,
     FlatView,
@@ -182,12 +182,12 @@ def _two_levels(instance: Instance, deadline: Deadline) -> tuple[int, list[Count
     if not _equal_servers(instance):
         raise ValueError("two levels count devices of a server: all servers must have the same number of devices")
     total, inside = len(instance.layers), instance.servers[0].devices
-    view = flat_view(instance, inside, _slowest(_inner_links(instance)), deadline)
+    view = flat_view(instance, inside, slowest_of(_inner_links(instance)), deadline)
     lower = _level(instance, view, [view.times.compute(kind) for kind in view.kinds])
     on_server = np.full((total, total + 1), FORBIDDEN, dtype=np.int64)
     for end in range(1, total + 1):
         on_server[:end, end] = lower.least(end)
-    wide = flat_view(instance, len(instance.servers), _slowest(_outer_links(instance)), deadline)
+    wide = flat_view(instance, len(instance.servers), slowest_of(_outer_links(instance)), deadline)
     upper = _level(instance, wide, [-(-on_server // max(k, 1)) for k in range(wide.devices + 1)])
     stages: list[CountedStage] = []
     for span, servers in upper.walk(0, total):
@@ -214,7 +214,3 @@ def _inner_links(instance: Instance) -> list[Link]:
 def _outer_links(instance: Instance) -> list[Link]:
     rows = enumerate(instance.links)
     return [link for one, row in rows for other, link in enumerate(row) if one != other and link is not None]
-
-
-def _slowest(links: list[Link]) -> Link | None:
-    return slowest(tuple(links)) if links else None

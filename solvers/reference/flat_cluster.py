@@ -23,7 +23,7 @@ from pipecut.formulation.problem.groups import Group, forms_on
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.plan import Plan, Span, Stage
-from pipecut.formulation.problem.units import Link, slowest
+from pipecut.formulation.problem.units import Link, slowest_of
 from pipecut.solvers.reference.algorithm_1 import StageTimes, best_forms
 
 
@@ -105,8 +105,7 @@ def refuse_without_forms(tables: Tables) -> None:
 
 def slowest_link(instance: Instance) -> Link | None:
     """Return the link that bounds all links between two devices of the cluster; None for a single device."""
-    known = [link for row in instance.links for link in row if link is not None]
-    return slowest(tuple(known)) if known else None
+    return slowest_of(link for row in instance.links for link in row)
 
 
 def lay_on_line(instance: Instance, stages: list[CountedStage]) -> Plan:

@@ -33,7 +33,7 @@ from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.layers import FORMS, Axis, Split
 from pipecut.formulation.problem.modes import Mode, modes
-from pipecut.formulation.problem.options import BoundaryCharge, Combine, Samples, Sharing
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, Samples, Sharing, Synchronisation
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.training import Schedule, Training
@@ -476,17 +476,22 @@ class _Choice:
     def promised(self, training: Training, way: _Way, cuts: Sequence[int]) -> int:
         """Return what a step takes at least with these cuts; in a V only about so long."""
         own, rows = self._sums(way, cuts)
+        ranks = len(way.own) or len(own)
+        links = ((way.row.link_before(self.short, at), cuts[at]) for at in range(1, ranks))
+        crossing = np.array([self._crossing(*one) for one in links], dtype=np.int64)
         if way.own:
             # A group waits for its first stage, and all before that come behind it once more.
-            many, ranks = len(own), len(way.own)
-            work = training.micro_batches * np.array(
-                [own[list(training.stages_of(at, many))].sum() for at in range(ranks)]
-            )
+            each = [list(training.stages_of(at, len(own))) for at in range(ranks)]
+            work = training.micro_batches * np.array([own[one].sum() for one in each])
+            if not self.executed:
+                return int(work.max())
+            both = own[:ranks] + np.append(crossing, 0)
             # With passes in halves the second ones wait for nobody; as all of a stage is counted, it is no bound.
-            before = 0 if training.schedule.in_halves else own[:ranks].cumsum() - own[:ranks]
-            return int(max(own.sum(), (before + work).max()) if self.executed else work.max())
-        links = ((way.row.link_before(self.short, at), atom) for at, atom in enumerate(cuts[1:], 1))
-        crossing = np.array([self._crossing(*one) for one in links], dtype=np.int64)
+            before = 0 if training.schedule.in_halves else both.cumsum() - both
+            # The first group ends last, with its first stage.
+            ends = each[0] if self.short.cost.synchronisation is Synchronisation.CHARGED else (0,)
+            last = sum(int(way.costs[one].sync[rows[one]].sum()) for one in ends)
+            return int(max(own.sum(), (before + work).max())) + last
         if not self.executed and self.short.cost.boundary_charge is BoundaryCharge.LINK:
             own = np.append(own, crossing)
         least = self.hand(int(own.sum()), int(own.max()), len(own))

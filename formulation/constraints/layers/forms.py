@@ -91,11 +91,9 @@ class Forms(Constraint):
 
 def _without_forms(instance: Instance, index: int, group: Group) -> Iterator[Violation]:
     """Yield a degree at which some layer of the model has no form: no stage may have it, whatever it holds."""
-    degree = group.tensor_parallel_degree
+    degree, devices, grid = group.tensor_parallel_degree, group.devices, group.mode.grid
     for row in instance.layers:
-        if row.across is not None and not row.across.has_form(
-            row.allowed_forms, degree, group.devices, group.mode.grid
-        ):
+        if row.across is not None and not row.across.has_form(row.allowed_forms, degree, devices, grid):
             if 0 < row.across.samples < group.replicas:
                 samples, replicas = row.across.samples, group.replicas
                 message = (
@@ -106,7 +104,7 @@ def _without_forms(instance: Instance, index: int, group: Group) -> Iterator[Vio
                 yield Violation("forms", f"stage {index}", replicas, samples, "replicas", message)
                 return
             message = (
-                f"stage {index}: {group.devices} devices, {degree} a replica, and layer {row.name} of"
+                f"stage {index}: {devices} devices, {degree} a replica, and layer {row.name} of"
                 f" {row.across.pieces} heads or experts has none of its forms {row.allowed_forms} there: allow"
                 " form 1 too, or other constraints.tensor_parallel_degrees"
             )
