@@ -48,13 +48,14 @@ def computing_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Dea
     named = ((lies(instance, at), one) for at, one in enumerate(instance.alike))
     (firsts, alike), number = sorted_out(named), number_of_forms(instance.layers)
     batches = list(_batches(instance, firsts))
-    keys = [(kind.classes, kind.shares, kind.grid, kind.mode.recompute) for kind in kinds]
-    ones, of_one = sorted_out(keys)
-    times = np.zeros((len(ones), len(firsts), 1 + number), dtype=np.int64)
+    ones, of_one = sorted_out((kind.classes, kind.shares, kind.grid) for kind in kinds)
+    # With one forward pass, and with two.
+    times = np.zeros((len(ones), 2, len(firsts), 1 + number), dtype=np.int64)
     for row, kind in zip(times, in_time((kinds[one] for one in ones), deadline), strict=True):
         for batch in batches:
-            row[batch.places] = _computed(instance, kind, batch, number)
-    rows = times[:, alike][of_one]
+            row[:, batch.places] = _computed(instance, kind, batch, number)
+    again = [[runs_of(kind, at in instance.demands.recompute_layers) - 1 for at in firsts] for kind in kinds]
+    rows = times[np.array(of_one)[:, None], again, np.arange(len(firsts))][:, alike]
     return rows[:, :, 0], rows[:, :, 1:]
 
 
@@ -70,42 +71,44 @@ def _batches(instance: Instance, firsts: Sequence[int]) -> Iterator[_Batch]:
 
 
 def _computed(instance: Instance, kind: GroupKind, batch: _Batch, number: int) -> Column:
-    """Return by layer what it computes at least, and by form, of so many, how much more."""
-    times = np.stack((_by_shares if batch.shared else _by_form)(instance, kind, batch.layers, number))
+    """Return by number of forward passes and layer what it computes at least, and by form, of so many, more."""
+    passes = (_by_shares if batch.shared else _by_form)(instance, kind, batch.layers, number)
+    slowest = [
+        [reduce(np.maximum, (runs * there + back for there, back in form)) for form in passes] for runs in (1, 2)
+    ]
+    times = np.array(slowest if len(passes) == number else [row * number for row in slowest])
     # A layer may have no form on so many devices; what lies inside it is forbidden then.
     layouts = layouts_on(instance, batch.layers[0], kind) or range(number)
-    least = times[list(layouts)].min(axis=0)
-    return np.vstack((least, np.maximum(times - least, 0))).T
+    least = times[:, list(layouts)].min(axis=1, keepdims=True)
+    return np.concatenate((least, np.maximum(times - least, 0)), axis=1).transpose(0, 2, 1)
 
 
-def _by_shares(instance: Instance, kind: GroupKind, layers: Sequence[int], number: int) -> list[Column]:
-    """Return by form what layers of one kind compute, of which each part takes its share of the whole."""
-    runs, row = runs_of(kind, layers[0] in instance.demands.recompute_layers), instance.layers[layers[0]]
-    whole = {
-        one: [column(of[one][at] for at in layers) for of in (instance.forward_ns, instance.backward_ns)]
-        for one in kind.classes
-    }
-    known: dict[tuple[Fraction, ...], Column] = {}
-    times: list[Column] = []
+_Passes = list[list[tuple[Column, Column]]]
+"""The forward and backward passes of layers by form, and by class of devices: one form where all are alike."""
+
+
+def _by_shares(instance: Instance, kind: GroupKind, layers: Sequence[int], number: int) -> _Passes:
+    """Return the passes of layers of one kind, of which each part takes its share of the whole."""
+    row, times = instance.layers[layers[0]], (instance.forward_ns, instance.backward_ns)
+    whole = [[column(of[one][at] for at in layers) for of in times] for one in kind.classes]
+    known: dict[tuple[Fraction, ...], list[tuple[Column, Column]]] = {}
+    found: _Passes = []
     for form in range(number if kind.tensor_parallel_degree > 1 else 1):
         parts = tuple(instance.predictor.share(row, form, share) for share in shares_of(instance, kind, form))
         if parts not in known:
-            passes = zip(parts, whole.values(), strict=True)
-            each = (runs * scaled(forward, part) + scaled(backward, part) for part, (forward, backward) in passes)
-            known[parts] = reduce(np.maximum, each)
-        times.append(known[parts])
-    return times if len(times) == number else times * number
+            rows = zip(parts, whole, strict=True)
+            known[parts] = [(scaled(there, part), scaled(back, part)) for part, (there, back) in rows]
+        found.append(known[parts])
+    return found
 
 
-def _by_form(instance: Instance, kind: GroupKind, layers: Sequence[int], number: int) -> list[Column]:
-    """Return by form what layers of one kind compute whose parts have times of their own."""
-    runs, find = runs_of(kind, layers[0] in instance.demands.recompute_layers), instance.predictor.passes_ns
-    rows, times = [instance.layers[at] for at in layers], list[Column]()
-    for form in range(number if kind.tensor_parallel_degree > 1 else 1):
-        parts = parts_of(instance, kind, form)
-        passes = ([find(row, one, form, share) for one, share in parts] for row in rows)
-        times.append(column(max(runs * forward + backward for forward, backward in row) for row in passes))
-    return times if len(times) == number else times * number
+def _by_form(instance: Instance, kind: GroupKind, layers: Sequence[int], number: int) -> _Passes:
+    """Return the passes of layers of one kind whose parts have times of their own."""
+    rows, find = [instance.layers[at] for at in layers], instance.predictor.passes_ns
+    forms = range(number if kind.tensor_parallel_degree > 1 else 1)
+    parts = ([(form, *part) for part in parts_of(instance, kind, form)] for form in forms)
+    each = ([[find(row, one, form, share) for row in rows] for form, one, share in some] for some in parts)
+    return [[(column(a for a, _ in one), column(b for _, b in one)) for one in some] for some in each]
 
 
 def parts_of(instance: Instance, kind: GroupKind, form: int) -> list[tuple[DeviceClass, Share]]:
