@@ -176,12 +176,14 @@ class Predictor:
         size, trained = layer.parameter_bytes, layer.trained_bytes
         weights = of.weight_bytes(size, trained, self.element_bytes) if of else _up(same * size)
         held = weights, _up(gradients * trained)
+        sizes = Bytes(activation, *held, self._products(layer))
+        of_device, moved = (samples, sizes, speeds, self.cost.roofline), layer.input_bytes + layer.output_bytes
+        if layer.work is not None:  # these are the same with other numbers of micro-batches
+            there, back = roofline.passes(layer.work, *of_device)
+        else:
+            there, back = roofline.unsized(layer.macs, moved, *of_device)
         steps = self.training.micro_batches
-        sizes = Bytes(activation, *held, self._products(layer), Fraction(steps - 1, steps))
-        if layer.work is not None:
-            return roofline.passes(layer.work, samples, sizes, speeds, self.cost.roofline)
-        moved = layer.input_bytes + layer.output_bytes
-        return roofline.unsized(layer.macs, moved, samples, sizes, speeds, self.cost.roofline)
+        return there, back + Fraction(steps - 1, steps) * roofline.adding(*of_device)
 
     @cached_property
     def _known(self) -> dict[tuple[object, ...], Passes]:

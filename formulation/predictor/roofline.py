@@ -14,7 +14,7 @@ A backward pass has two products for each of the forward pass, of the same three
 columns for the gradient of the input, and along rows for that of the weights, which frozen weights do not have.
 
 All micro-batches of a step but the first add their gradients of weights to those that are there: a kernel that
-reads both and writes one (torch's ``AccumulateGrad``), in each of them ``Bytes.added`` of it.
+reads both and writes one (torch's ``AccumulateGrad``), in each of them the same part of it (:func:`adding`).
 
 Everything is exact: times are fractions of ns, rounded by who asks.
 
@@ -146,21 +146,20 @@ class Bytes:
     """Bytes of what a kernel touches, for a whole layer: ``activation`` scales those of the layer graph.
 
     ``products`` is how many the backward pass has for one with weights: 2, 1 without the gradient of the weights,
-    or 0 where no gradient is asked of the layer. ``added`` is the share of micro-batches that add their gradients.
+    or 0 where no gradient is asked of the layer.
     """
 
     activation: Fraction
     weights: int
     gradients: int
     products: int
-    added: Fraction = Fraction(0)
 
 
 @lru_cache(maxsize=65_536)  # networks repeat their layers, and every kind of group asks for the same parts
 def passes(
     work: Work, part: LayerPart, sizes: Bytes, speeds: Speeds, constants: Roofline
 ) -> tuple[Fraction, Fraction]:
-    """Return the forward and the backward pass of a part of a layer, in ns."""
+    """Return the forward and the backward pass of a part of a layer, in ns, without what adds up gradients."""
     model = _Kernels(part, sizes, speeds, constants)
     first = next((product for product in work.products if product.weighted), None)
     forward, backward = list[Fraction](), list[Fraction]()
@@ -174,7 +173,6 @@ def passes(
     floor = work.kernels * constants.kernel_ns
     forward.append(max(model.moving(read + written), Fraction(floor)))
     backward.append(max(model.moving(2 * read + written), Fraction(floor)))
-    backward.append(model.adding())
     return sum(forward, Fraction(0)), sum(backward, Fraction(0)) if sizes.products else Fraction(0)
 
 
@@ -215,10 +213,6 @@ class _Kernels:
         if not product.weighted or self.bytes.products > 1:
             yield self.product(product, (inner, rows, columns, copies), gradients)
 
-    def adding(self) -> Fraction:
-        """Return the time to add the gradients of weights to those of the micro-batches before."""
-        return self.bytes.added * self.moving(GRADIENTS_ADDED * self._held(self.bytes.gradients))
-
     def moving(self, size: Fraction) -> Fraction:
         """Return the time to move so many bytes through memory."""
         speed = self.speeds.memory_bytes_per_second
@@ -233,6 +227,12 @@ class _Kernels:
 
     def _held(self, weights: int) -> Fraction:
         return weights * self.part.inner * self.part.columns
+
+
+def adding(part: LayerPart, sizes: Bytes, speeds: Speeds, constants: Roofline) -> Fraction:
+    """Return the time to add the gradients of weights to those of the micro-batches before, in ns."""
+    held = GRADIENTS_ADDED * sizes.gradients * part.inner * part.columns
+    return _Kernels(part, sizes, speeds, constants).moving(held if sizes.products else Fraction(0))
 
 
 def unsized(
@@ -250,5 +250,4 @@ def unsized(
     moving = (moved + weights) * NS / speed if speed else Fraction(0)
     one = max(computing, moving, Fraction(constants.kernel_ns))
     both = sizes.products if macs else min(sizes.products, 1)
-    added = _Kernels(part, sizes, speeds, constants).adding() if both else 0
-    return one, both * one + added
+    return one, both * one

@@ -86,7 +86,7 @@ def _changes(instance: Instance, kind: GroupKind, batch: _Batch) -> Iterator[tup
         a, b, c = (one + other for one, other in zip(there, back, strict=True))
         of = kind.shares.rows if "R" in made + taken else kind.shares.columns
         part = a * of.gather + (b + c * load) * of.turn
-        if part and kind.inner is not None:
+        if part:
             messages = (a + b + c) * (t - 1)
             spent = transfer(sizes * part.numerator, part.denominator, messages, kind.inner)
             yield (source, form), _run(spent, made, taken, runs)
@@ -128,9 +128,8 @@ def _on_grid(kind: GroupKind, have: str, want: str, load: Fraction, sizes: Colum
     whole = [kind.shares.replica * part for part in parts]
     spent = 0 * sizes
     for part, number, link, lies, ends in zip(whole, messages, kind.axes or (), have, want, strict=True):
-        if link is not None:
-            moved = transfer(sizes * part.numerator, part.denominator, number, link)
-            spent = spent + _run(moved, lies, ends, runs)
+        moved = transfer(sizes * part.numerator, part.denominator, number, link)
+        spent = spent + _run(moved, lies, ends, runs)
     return spent
 
 

@@ -1,6 +1,6 @@
-"""What happens inside layers, in every form, on one kind of group: written out once more for the tables.
+"""What happens inside layers, in every form, on kinds of groups: written out once more for the tables.
 
-All layers of one kind that may take the same forms are priced together, in columns of whole numbers of any size.
+Layers that may take the same forms are priced together on all kinds, in columns of whole numbers of any size.
 ``formulation.costs.times`` is the specification; a test compares the two cell by cell.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from pipecut.formulation.costs.bulk.alike import (
     runs_of,
     sorted_out,
 )
-from pipecut.formulation.costs.bulk.columns import Column, column, transfer
+from pipecut.formulation.costs.bulk.columns import Among, Axis, Column, column, transfer
 from pipecut.formulation.costs.bulk.computing import parts_of
 from pipecut.formulation.costs.bulk.synchronised import ByteColumns, halves, holders_of, summed, synchronised
 from pipecut.formulation.limits import Deadline, in_time
@@ -32,11 +32,9 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.layers import PAIRS, Layer, Split
 from pipecut.formulation.problem.options import StageTime, Synchronisation
 from pipecut.formulation.problem.precision import NOTHING_COPIED, Copy
-from pipecut.formulation.problem.units import Link, ceil_div
 
 Times = NDArray[np.int64]
-Both = tuple[Column, Column]
-"""Times per micro-batch, and without what is done once a step."""
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 class _Batch(NamedTuple):
@@ -51,10 +49,22 @@ class _Batch(NamedTuple):
     sizes: ByteColumns
 
 
+class _Way(NamedTuple):
+    """A form in which the layers of a batch may lie on a kind, the ``at``-th one.
+
+    ``held``: how many devices have the same part of their weights (``holders_of``), their link, and the part.
+    """
+
+    at: int
+    kind: GroupKind
+    form: int
+    held: Axis
+
+
 def inside_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline) -> tuple[Times, Times]:
     """Return the times by kind, layer and form, and those without what is done once a step.
 
-    Layers that are alike are priced once, and what kinds have in common.
+    Layers that are alike are priced once, on all kinds together.
     """
     keys = [(_batch_key(instance, at), one) for at, one in enumerate(instance.alike)]
     firsts, alike = sorted_out(keys)
@@ -62,15 +72,11 @@ def inside_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadli
     batches = [[place for place, one in enumerate(of_one) if one == number] for number in range(len(ones))]
     number = number_of_forms(instance.layers)
     times = np.full((2, len(kinds), len(firsts), number), FORBIDDEN, dtype=np.int64)
-    rows = [
-        (places, _batch(instance, [firsts[place] for place in places]), dict[Hashable, Both]())
-        for places in batches
-    ]
-    for at, kind in enumerate(in_time(kinds, deadline)):
-        for places, batch, known in rows:
-            if found := _inside(instance, kind, batch, number, known):
-                cells = np.array([*found.values()], dtype=np.int64)  # [form, with or without, layer]
-                times[:, at, np.array(places)[:, None], [*found]] = cells.transpose(1, 2, 0)
+    for places in in_time(batches, deadline):
+        batch = _batch(instance, [firsts[place] for place in places])
+        if ways := list(_ways(batch.row, kinds, number)):
+            at, forms = (np.array([way[key] for way in ways])[:, None] for key in (0, 2))
+            times[:, at, places, forms] = _inside(instance, batch, ways)
     return times[0][:, alike], times[1][:, alike]
 
 
@@ -86,6 +92,15 @@ def _batch(instance: Instance, layers: list[int], copy: Copy = NOTHING_COPIED) -
     return _Batch(layers, instance.layers[layers[0]], named, sizes)
 
 
+def _ways(row: Layer, kinds: Iterable[GroupKind], number: int) -> Iterator[_Way]:
+    """Yield all ways in which a layer may lie on kinds, in so many forms."""
+    for at, kind in enumerate(kinds):
+        held = holders_of(kind, row.split is Split.MATRIX, number)
+        for form in _allowed(row, kind, number):
+            devices, part = held[form]
+            yield _Way(at, kind, form, (devices, kind.link if devices > 1 else None, part, part))
+
+
 def copies_of(
     instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline
 ) -> Iterator[tuple[tuple[int, int], tuple[Times, Times]]]:
@@ -98,27 +113,21 @@ def copies_of(
         if copy is None:
             continue
         own, both = _batch(instance, [at]), _batch(instance, [at], copy)
-        known = dict[Hashable, Both](), dict[Hashable, Both]()
         times = np.zeros((2, len(kinds), number), dtype=np.int64)
-        for row, kind in enumerate(kinds):
-            sent = _exchanged(instance, kind, own.row, copy, number)
-            alone = _inside(instance, kind, own, number, known[0])
-            whole = _inside(instance, kind, both, number, known[1], sent)
-            for form, found in alone.items():
-                times[:, row, form] = [
-                    int((more - less)[0]) for more, less in zip(whole[form], found, strict=True)
-                ]
+        if ways := list(_ways(own.row, kinds, number)):
+            sent = _exchanged(instance, ways, copy)
+            more = _inside(instance, both, ways, sent) - _inside(instance, own, ways)
+            times[:, [way.at for way in ways], [way.form for way in ways]] = more[:, :, 0]
         yield (copy.earlier, at), (times[0], times[1])
 
 
-def _exchanged(instance: Instance, kind: GroupKind, layer: Layer, copy: Copy, number: int) -> list[int]:
-    """Return by form the time per micro-batch to add a copy's gradients to those of the stage before."""
-    parts = holders_of(kind, layer.split is Split.MATRIX, number)
-    if kind.mode.sharded in (Sharded.GRADIENTS, Sharded.WEIGHTS):
-        parts = [(1, part / devices) for devices, part in parts]
-    link, size = instance.cluster.slowest, column([copy.gradient_bytes])
-    each = (summed(instance, link, size, 2, part) for _, part in parts)
-    return [ceil_div(int(one[0]), instance.training.micro_batches) for one in each]
+def _exchanged(instance: Instance, ways: Sequence[_Way], copy: Copy) -> Column:
+    """Return by way the time per micro-batch to add a copy's gradients to those of the stage before."""
+    alone = (Sharded.GRADIENTS, Sharded.WEIGHTS)
+    held = ((way.held[2], way.held[0] if way.kind.mode.sharded in alone else 1) for way in ways)
+    parts = [part / number for part, number in held]
+    among = Among.of([(2, instance.cluster.slowest, part, part) for part in parts])
+    return -(-summed(instance, column([copy.gradient_bytes]), among) // instance.training.micro_batches)
 
 
 def _sizes(instance: Instance, at: int, copy: Copy = NOTHING_COPIED) -> tuple[int, ...]:
@@ -134,79 +143,53 @@ def _sizes(instance: Instance, at: int, copy: Copy = NOTHING_COPIED) -> tuple[in
     )
 
 
-def _beside(instance: Instance, kind: GroupKind, layers: Sequence[int], form: int) -> Column:
+def _beside(instance: Instance, way: _Way, layers: Sequence[int]) -> list[int]:
     """Return of each layer for how long the gradient of its weights is computed, on the class over it first."""
-    parts, find = parts_of(instance, kind, form), instance.predictor.beside_ns
-    return column(min(find(instance.layers[at], one, form, share) for one, share in parts) for at in layers)
+    parts, find = parts_of(instance, way.kind, way.form), instance.predictor.beside_ns
+    return [min(find(instance.layers[at], one, way.form, share) for one, share in parts) for at in layers]
 
 
-def _hidden(
-    instance: Instance, kind: GroupKind, layers: Sequence[int], form: int, runs: int
-) -> tuple[Column, Column]:
+def _hidden(instance: Instance, way: _Way, layers: Sequence[int], runs: int) -> list[tuple[int, int]]:
     """Return of each layer how much of its synchronisation a forward and a backward pass hide."""
-    parts, find = parts_of(instance, kind, form), instance.predictor.passes_ns
-    found = [
-        max(
-            (find(instance.layers[at], one, form, share) for one, share in parts),
-            key=lambda passes: runs * passes[0] + passes[1],
-        )
-        for at in layers
-    ]
+    parts, find = parts_of(instance, way.kind, way.form), instance.predictor.passes_ns
+    rows = ([find(instance.layers[at], one, way.form, share) for one, share in parts] for at in layers)
+    found = (max(row, key=lambda passes: runs * passes[0] + passes[1]) for row in rows)
     halves = 2 if instance.cost.inside is Synchronisation.OVERLAPPED else 1
-    return column(there for there, _ in found), column(-(-back // halves) for _, back in found)
+    return [(there, -(-back // halves)) for there, back in found]
 
 
-class _Axis(NamedTuple):
-    """Devices that share a layer in one form: how many, their link, what all have together, and what one lacks."""
+def _inside(instance: Instance, batch: _Batch, ways: Sequence[_Way], more: Column | None = None) -> Column:
+    """Return ``[2, way, layer]``: what layers of a batch take, with and without what is done once a step.
 
-    devices: int
-    link: Link | None
-    replica: Fraction
-    lacking: Fraction
-
-
-def _inside(
-    instance: Instance,
-    kind: GroupKind,
-    batch: _Batch,
-    number: int,
-    known: dict[Hashable, Both],
-    exchanged: Sequence[int] = (),
-) -> dict[int, Both]:
-    """Return by form that the layers of a batch may take on a kind what each of them takes.
-
-    With and without what is done once a step. ``exchanged`` is by form what each spends with the sum of its
-    gradients beside that; ``known`` is what was found on other kinds, for all on which it is the same.
+    ``more`` is by way what each spends with the sum of its gradients beside that.
     """
-    runs, sizes = runs_of(kind, batch.named), batch.sizes
-    follows, matrix = batch.row.split is Split.FOLLOW, batch.row.split is Split.MATRIX
-    weights = holders_of(kind, matrix, number)
-    cost, mode = instance.cost, kind.mode
-    hides = cost.synchronisation is Synchronisation.OVERLAPPED and cost.stage_time is StageTime.ADD
-    found: dict[int, Both] = {}
-    for form in _allowed(batch.row, kind, number):
-        held, more = weights[form], exchanged[form] if exchanged else 0
-        among = held[0], *held[1].as_integer_ratio(), kind.link
-        key: Hashable = (among, more, mode.sharded, mode.optimizer_on_host, kind.classes, runs)
-        if hides or key not in known:
-            beside = _hidden(instance, kind, batch.layers, form, runs) if hides else (0, 0)
-            known[key] = synchronised(instance, kind, sizes, runs, held, more=more, beside=beside)
-        axes = () if follows else _axes(kind, form, cost.expert_load)
-        sent = 0 * sizes.weights
-        for one, axis in axes:
-            # Whole numbers are found faster than fractions.
-            parts = *axis.replica.as_integer_ratio(), *axis.lacking.as_integer_ratio()
-            if (passed := (one, axis.devices, axis.link, parts, runs)) not in known:
-                spent = 0 * sizes.weights + _sent(instance, matrix, one, axis, sizes, runs)
-                known[passed] = spent, spent
-            sent = sent + known[passed][0]
-        if matrix and cost.inside is Synchronisation.OVERLAPPED:
-            beside = sum(_sent(instance, matrix, one, axis, sizes, 0) for one, axis in axes if one in (2, 4))
-            if np.any(beside):
-                sent = sent - np.minimum(beside, _beside(instance, kind, batch.layers, form))
-        charged, each = known[key]
-        found[form] = charged + sent, each + sent
+    cost, sent = instance.cost, _sent(instance, batch, ways)
+    found = np.stack((sent, sent))
+    keys = ((runs_of(way.kind, batch.named), way.held[1] is None, *_of_kind(way.kind)) for way in ways)
+    for (runs, *_), rows in _alike(keys):
+        some, among = [ways[row] for row in rows], Among.of([ways[row].held for row in rows])
+        beside: tuple[Column | int, Column | int] = (0, 0)
+        if cost.synchronisation is Synchronisation.OVERLAPPED and cost.stage_time is StageTime.ADD:
+            hidden = np.array([_hidden(instance, way, batch.layers, runs) for way in some], dtype=np.object_)
+            beside = hidden[:, :, 0], hidden[:, :, 1]
+        extra = 0 if more is None else more[rows]
+        found[:, rows] += np.stack(
+            synchronised(instance, some[0].kind, batch.sizes, runs, among, more=extra, beside=beside)
+        )
     return found
+
+
+def _of_kind(kind: GroupKind) -> tuple[tuple[int, ...], Sharded, bool]:
+    """Return what is the same of kinds whose synchronisation is priced together."""
+    return kind.classes, kind.mode.sharded, kind.mode.optimizer_on_host
+
+
+def _alike(keys: Iterable[_Key]) -> Iterator[tuple[_Key, list[int]]]:
+    """Yield each key, and where it stands."""
+    rows = dict[_Key, list[int]]()
+    for at, key in enumerate(keys):
+        rows.setdefault(key, []).append(at)
+    yield from rows.items()
 
 
 def _allowed(row: Layer, kind: GroupKind, number: int) -> Iterator[int]:
@@ -220,18 +203,18 @@ def _allowed(row: Layer, kind: GroupKind, number: int) -> Iterator[int]:
     yield from (form for form in allowed if form < number)
 
 
-def _axes(kind: GroupKind, form: int, load: Fraction) -> list[tuple[int, _Axis]]:
-    """Return the forms that one is made of, each with the devices that share a layer in it, of what is left."""
+def _axes(kind: GroupKind, form: int, load: Fraction) -> list[tuple[int, Axis]]:
+    """Return the forms that one is made of, each with the devices that share a layer in it, of what is left.
+
+    How many they are, their link, what all have together, and what one lacks.
+    """
     shares, replica = kind.shares, kind.shares.replica
     if form < SINGLES or kind.axes is None:
-        return [(form, _Axis(kind.tensor_parallel_degree, kind.inner, replica, shares.columns.gather))]
+        return [(form, (kind.tensor_parallel_degree, kind.inner, replica, shares.columns.gather))]
     (one, other), (a, b) = PAIRS[form], kind.grid
     left = [replica * _left(kind, other, b, load), replica * _left(kind, one, a, load)]
     lacking = [left[0] * Fraction(a - 1, a), left[1] * Fraction(b - 1, b)]
-    return [
-        (one, _Axis(a, kind.axes[0], left[0], lacking[0])),
-        (other, _Axis(b, kind.axes[1], left[1], lacking[1])),
-    ]
+    return [(one, (a, kind.axes[0], left[0], lacking[0])), (other, (b, kind.axes[1], left[1], lacking[1]))]
 
 
 def _left(kind: GroupKind, form: int, devices: int, load: Fraction) -> Fraction:
@@ -241,28 +224,40 @@ def _left(kind: GroupKind, form: int, devices: int, load: Fraction) -> Fraction:
     return min(Fraction(1), load / devices) if form == BY_EXPERTS else fullest(kind, form, devices)
 
 
-def _sent(instance: Instance, matrix: bool, form: int, axis: _Axis, sizes: ByteColumns, runs: int) -> Column | int:
+def _sent(instance: Instance, batch: _Batch, ways: Sequence[_Way]) -> Column:
+    """Return ``[way, layer]``: what devices that share layers send for a micro-batch, beside what weights take."""
+    matrix, hides = batch.row.split is Split.MATRIX, instance.cost.inside is Synchronisation.OVERLAPPED
+    sent = np.zeros((len(ways), len(batch.layers)), dtype=np.object_)
+    if batch.row.split is Split.FOLLOW:
+        return sent
+    load, named, beside = instance.cost.expert_load, batch.named, sent.copy()
+    every = ((at, one) for at, way in enumerate(ways) for one in _axes(way.kind, way.form, load))
+    rows = [(at, form, own) for at, (form, own) in every if own[1] is not None and own[0] > 1]
+    keys = ((form, runs_of(ways[at].kind, named)) for at, form, _ in rows)
+    for (form, runs), some in _alike(keys):
+        among, own = Among.of([rows[one][2] for one in some]), [rows[one][0] for one in some]
+        np.add.at(sent, own, _in_form(instance, matrix, form, among, batch.sizes, runs))
+        if matrix and hides and form in (2, 4):
+            np.add.at(beside, own, _in_form(instance, matrix, form, among, batch.sizes, 0))
+    for at in np.flatnonzero(beside.any(axis=1)).tolist():
+        sent[at] -= np.minimum(beside[at], column(_beside(instance, ways[at], batch.layers)))
+    return sent
+
+
+def _in_form(instance: Instance, matrix: bool, form: int, among: Among, sizes: ByteColumns, runs: int) -> Column:
     """Time that devices which share layers in one form send for a micro-batch, beside what weights take."""
-    t, link, replica, _ = axis
     if matrix:
         if form in (3, 4):
-            return (runs + 1) * _half(instance, link, sizes.made if form == 3 else sizes.taken, t, replica)
+            return (runs + 1) * halves(instance, (1, sizes.made if form == 3 else sizes.taken), among)
         if form in (1, 2):
-            once = summed(instance, link, sizes.made if form == 1 else sizes.taken, t, replica)
-            return once * (runs if form == 1 else 1)
-        return 0
-    if form == 5:
-        return runs * _rings(axis, sizes.sent) + _rings(axis, 2 * sizes.sent, 2)
-    return runs * summed(instance, link, sizes.sent, t, replica, sums=3) if form == 7 else 0
+            return (runs if form == 1 else 1) * summed(instance, sizes.made if form == 1 else sizes.taken, among)
+    elif form == 5:
+        return runs * _rings(among, sizes.sent) + _rings(among, 2 * sizes.sent, 2)
+    elif form == 7:
+        return runs * summed(instance, sizes.sent, among, sums=3)
+    return 0 * among.devices * sizes.sent
 
 
-def _rings(axis: _Axis, size: Column, rings: int = 1) -> Column:
+def _rings(among: Among, size: Column, rings: int = 1) -> Column:
     """Time to take so many bytes round these devices, in so many rings together."""
-    if axis.link is None:
-        return 0 * size
-    return transfer(size * axis.lacking.numerator, axis.lacking.denominator, rings * (axis.devices - 1), axis.link)
-
-
-def _half(instance: Instance, link: Link | None, size: Column, devices: int, part: Fraction) -> Column:
-    """Time of one half of such a sum: parts of it to the devices, or all parts to all of them."""
-    return 0 * size if link is None or devices == 1 else halves(instance, link, (1, size), devices, part)
+    return transfer(size * among.lacking[0], among.lacking[1], rings * (among.devices - 1), among.link)

@@ -6,18 +6,19 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import numpy as np
 
 from pipecut.formulation.costs.bulk.alike import SINGLES
-from pipecut.formulation.costs.bulk.columns import Column, transfer
+from pipecut.formulation.costs.bulk.columns import Among, Column, transfer
 from pipecut.formulation.problem.constraints import Sharded
 from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import PAIRS
 from pipecut.formulation.problem.options import AllReduce, Compute
-from pipecut.formulation.problem.units import NS_PER_SECOND, Link
+from pipecut.formulation.problem.units import NS_PER_SECOND
 
 
 class ByteColumns(NamedTuple):
@@ -32,6 +33,7 @@ class ByteColumns(NamedTuple):
     sent: Column
 
 
+@lru_cache(maxsize=4096)
 def holders_of(kind: GroupKind, matrix: bool, number: int) -> list[tuple[int, Fraction]]:
     """Return by form how many devices have the same weights of a layer, and what part of them that is."""
     t, d = kind.tensor_parallel_degree, kind.replicas
@@ -56,43 +58,42 @@ def synchronised(
     kind: GroupKind,
     sizes: ByteColumns,
     runs: int,
-    among: tuple[int, Fraction],
+    among: Among,
     *,
-    more: int = 0,
+    more: Column | int = 0,
     beside: tuple[Column | int, Column | int] = (0, 0),
 ) -> tuple[Column, Column]:
     """Time per micro-batch that so many devices spend on a part of the weights that they all hold, or divide.
 
-    And what of it is spent in each pass, beside what is done once a step. ``more`` is spent with the sum of
-    gradients. Of weights that are gathered, or gradients that are added, to and from divided parts each pass
-    counts whole; a forward and a backward pass hide as much as ``beside`` says.
+    And what of it is spent in each pass, beside what is done once a step. ``kind`` is one of kinds with the same
+    classes and mode, but for its replicas. ``more`` is spent with the sum of gradients. Of weights that are
+    gathered, or gradients that are added, to and from divided parts each pass counts whole; a forward and a
+    backward pass hide as much as ``beside`` says.
     """
     once, gathered, added = _among(instance, kind, sizes, among)
     if kind.mode.optimizer_on_host:
-        once = once + _through_host(instance, kind, sizes, *among)
+        once = once + _through_host(instance, kind, sizes, among)
     elif instance.cost.compute is Compute.ROOFLINE:
-        once = once + _updating(instance, kind, sizes, *among)
+        once = once + _updating(instance, kind, sizes, among)
     before, behind = runs * np.maximum(gathered - beside[0], 0), gathered + added
     charged = behind + more - (-once // instance.training.micro_batches)
     return before + np.maximum(charged - beside[1], 0), before + np.maximum(behind - beside[1], 0)
 
 
-def _among(
-    instance: Instance, kind: GroupKind, sizes: ByteColumns, among: tuple[int, Fraction]
-) -> tuple[Column, Column, Column]:
+def _among(instance: Instance, kind: GroupKind, sizes: ByteColumns, among: Among) -> tuple[Column, Column, Column]:
     """Time that devices with the same weights send to each other: once a step, before each pass, and behind."""
-    link, sharded, nothing = kind.link, kind.mode.sharded, 0 * sizes.weights
-    if link is None or among[0] == 1:
+    sharded, nothing = kind.mode.sharded, 0 * among.devices * sizes.weights
+    if among.link is None:
         return nothing, nothing, nothing
     if sharded is Sharded.NONE:
-        return summed(instance, link, sizes.gradients, *among), nothing, nothing
+        return summed(instance, sizes.gradients, among), nothing, nothing
     if sharded is Sharded.OPTIMIZER:
         both = (_counted(sizes.gradients, sizes.updated), sizes.gradients + sizes.updated)
-        return halves(instance, link, both, *among), nothing, nothing
-    added = halves(instance, link, (1, sizes.gradients), *among)
+        return halves(instance, both, among), nothing, nothing
+    added = halves(instance, (1, sizes.gradients), among)
     if sharded is Sharded.GRADIENTS:
-        return halves(instance, link, (1, sizes.updated), *among), nothing, added
-    return nothing, halves(instance, link, (1, sizes.weights), *among), added
+        return halves(instance, (1, sizes.updated), among), nothing, added
+    return nothing, halves(instance, (1, sizes.weights), among), added
 
 
 def _counted(*sizes: Column) -> Column:
@@ -100,46 +101,39 @@ def _counted(*sizes: Column) -> Column:
     return np.sum([size != 0 for size in sizes], axis=0)
 
 
-def _updating(instance: Instance, kind: GroupKind, sizes: ByteColumns, devices: int, part: Fraction) -> Column:
+def _updating(instance: Instance, kind: GroupKind, sizes: ByteColumns, among: Among) -> Column:
     """Time to move gradients once, weights and the optimiser's state twice through the slowest memory."""
     known = {instance.device_classes[one].memory_bytes_per_second for one in kind.classes} - {0}
     if not known:
         return 0 * sizes.state
     times = instance.cost.roofline.update / instance.cost.roofline.memory
-    speed = part.denominator * min(known) * times.denominator
-    size = (sizes.gradients + 2 * sizes.updated + 2 * sizes.state) * part.numerator
-    shared = devices if kind.mode.sharded.divides_optimizer else 1
+    speed = among.part[1] * (min(known) * times.denominator)
+    size = (sizes.gradients + 2 * sizes.updated + 2 * sizes.state) * among.part[0]
+    shared = among.devices if kind.mode.sharded.divides_optimizer else 1
     return -(-size * (NS_PER_SECOND * times.numerator) // (speed * shared))
 
 
-def _through_host(instance: Instance, kind: GroupKind, sizes: ByteColumns, devices: int, part: Fraction) -> Column:
+def _through_host(instance: Instance, kind: GroupKind, sizes: ByteColumns, among: Among) -> Column:
     """Time to take gradients to the host and new weights back, of all or of a device's part of the optimiser."""
-    parts = part.denominator * (devices if kind.mode.sharded.divides_optimizer else 1)
+    parts = among.part[1] * (among.devices if kind.mode.sharded.divides_optimizer else 1)
     size, messages = sizes.gradients + sizes.updated, _counted(sizes.gradients, sizes.updated)
-    links, slowest = {instance.device_classes[one].host_link for one in kind.classes}, 0 * size
-    for link in links:
-        if link is not None:
-            slowest = np.maximum(slowest, transfer(size * part.numerator, parts, messages, link))
-    return slowest
+    links = {instance.device_classes[one].host_link for one in kind.classes}
+    return reduce(np.maximum, (transfer(size * among.part[0], parts, messages, link) for link in links))
 
 
-def halves(
-    instance: Instance, link: Link, sent: tuple[Column | int, Column], devices: int, part: Fraction
-) -> Column:
-    """Time of so many halves of sums over devices, of a part of so many bytes together."""
-    number, size = sent[0], sent[1] * part.numerator
+def halves(instance: Instance, sent: tuple[Column | int, Column], among: Among) -> Column:
+    """Time of so many halves of sums over devices, of their part of so many bytes together."""
+    number, size = sent[0], sent[1] * among.part[0]
     if instance.cost.all_reduce is AllReduce.RING:
-        return transfer((devices - 1) * size, devices * part.denominator, number * (devices - 1), link)
-    return transfer(size, 2 * part.denominator, number, link)
+        others, parts = among.devices - 1, among.devices * among.part[1]
+        return transfer(others * size, parts, number * others, among.link)
+    return transfer(size, 2 * among.part[1], number, among.link)
 
 
-def summed(
-    instance: Instance, link: Link | None, size: Column, devices: int, part: Fraction, sums: int = 1
-) -> Column:
-    """Time to sum a part of so many bytes over so many devices, so many times in one go."""
-    if link is None or devices == 1:
-        return 0 * size
-    size, parts = sums * size * part.numerator, part.denominator
+def summed(instance: Instance, size: Column, among: Among, sums: int = 1) -> Column:
+    """Time to sum their part of so many bytes over devices, so many times in one go."""
+    size = sums * size * among.part[0]
     if instance.cost.all_reduce is AllReduce.RING:
-        return transfer(2 * (devices - 1) * size, devices * parts, 2 * sums * (devices - 1), link)
-    return transfer(size, parts, sums, link)
+        others, parts = among.devices - 1, among.devices * among.part[1]
+        return transfer(2 * others * size, parts, 2 * sums * others, among.link)
+    return transfer(size, among.part[1], sums, among.link)
