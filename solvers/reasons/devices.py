@@ -20,7 +20,6 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.modes import modes
 from pipecut.formulation.problem.plan import Plan, Span
-from pipecut.formulation.problem.shares import same_servers
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.auto.solve import plan as best_plan
 from pipecut.solvers.reasons.neighbours import Candidate, Neighbours, neighbours
@@ -63,7 +62,7 @@ def stage_reasons(pricing: Pricing, base: PricedPlan) -> tuple[StageReason, ...]
 def device_candidates(pricing: Pricing, plan: Plan, index: int) -> Iterator[Candidate]:
     """Yield the plan with other devices for a stage; on the line others follow, one behind the other."""
     found = _on_line(pricing.instance, plan, index) if pricing.on_line else _free(pricing.instance, plan, index)
-    classes = _alike(pricing.instance)
+    classes = pricing.alike
     seen: set[object] = set()
     for what, other, changed in found:
         # What alike servers have of every stage may be exchanged: the plan has the same price and breaks the same.
@@ -79,23 +78,15 @@ def device_candidates(pricing: Pricing, plan: Plan, index: int) -> Iterator[Cand
             yield what, other, changed
 
 
-def _alike(instance: Instance) -> dict[int, int]:
-    """Return for every server one that stands for it and those that neither links nor demands tell from it."""
-    return {
-        server: next(one for one in row if one == server or not instance.demands.tell_apart(one, server))
-        for row in same_servers(instance)
-        for server in row
-    }
-
-
 def _on_line(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
     """Yield other numbers of devices for a stage, with those that are idle or any other stage, near ones first."""
     sizes = [stage.group.devices for stage in plan.stages]
     own, idle = sizes[index], instance.devices - sum(sizes)
-    for size in _near(own, range(1, own + idle + 1)):
+    asked = instance.demands.devices_per_stage or range(1, instance.devices + 1)
+    for size in _near(own, (one for one in asked if one <= own + idle)):
         yield from _sized(instance, plan, {index: size})
     for other in _near(index, range(len(plan))):
-        for moved in _near(0, range(1 - sizes[other], own)):
+        for moved in _near(0, (own - one for one in asked if sizes[other] + own - one in asked)):
             yield from _sized(instance, plan, {index: own - moved, other: sizes[other] + moved})
 
 

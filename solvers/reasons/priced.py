@@ -39,6 +39,7 @@ from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.modes import modes
 from pipecut.formulation.problem.options import BoundaryCharge, StageTime
 from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.shares import same_servers
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.atoms.chains import Chains, Chosen
 from pipecut.solvers.reference.algorithm_1 import MAX_LIVE, best_forms, last_uses
@@ -274,6 +275,13 @@ class Pricing:
         self._link = cache(lambda one, other: Group.link_between(instance, one, other))
         self._times: Callable[[Stage], Times] = cache(lambda stage: self.of(stage).times(stage.span, stage.forms))
         self._crossing = cache(self._crossing_of)
+
+    @cached_property
+    def alike(self) -> dict[int, int]:
+        """Return for every server one that stands for it and those that neither links nor demands tell from it."""
+        rows, apart = same_servers(self.instance), self.instance.demands.tell_apart
+        pairs = ((server, row) for row in rows for server in row)
+        return {at: next(one for one in row if one == at or not apart(one, at)) for at, row in pairs}
 
     def ask(self) -> None:
         """Begin the next question, which has a third of the time that is left for all, unless it is the last."""

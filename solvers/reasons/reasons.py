@@ -36,8 +36,8 @@ def chain_parts(instance: Instance, plan: Plan) -> tuple[ChainPart, ...]:
     return parts_of_chain(run(made.schedule, made.durations, made.execution), updates)
 
 
-OF_NEIGHBOURS = 1.5
-"""The questions about neighbours have the time divided by this, where devices are idle."""
+OF_NEIGHBOURS, ALONE = 1.5, 1.25
+"""Neighbours have the time divided by this, with idle devices and without: the last price is not cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def reasons(instance: Instance, plan: Plan, limits: Limits | None = None) -> Rea
     if broken:
         raise ValueError("; ".join(violation.message for violation in broken))
     limits, notes = begin(limits), list[str]()
-    shared = limits.share(OF_NEIGHBOURS) if idle_devices(instance, plan) else limits
+    shared = limits.share(OF_NEIGHBOURS if idle_devices(instance, plan) else ALONE)
     pricing = Pricing(instance, plan, shared.deadline, _questions(instance, plan))
     base = pricing.price(plan)
     if base is None:
