@@ -158,16 +158,17 @@ class PieceTables:
 
     def costs(self, kind: int, forms: Forms, *, again: bool) -> PieceCosts:
         """Price the pieces on a kind; ``again``: atoms that stand more than once are computed again alone."""
-        several, (piece, layer, source, _) = np.array(self.pieces.several), self._layers
+        several, (piece, layer, source, copied) = np.array(self.pieces.several), self._layers
         lies = np.where(source < 0, 0, np.array(forms)[source])
         each, charged = self._times(kind, lies, forms)
         if again:
             there = self._times(self.again[kind], lies, forms)
             each, charged = np.where(several, there[0], each), np.where(several, there[1], charged)
         steps, number = self.tables.instance.training.micro_batches, len(several)
-        sync = np.maximum(0, steps * (charged - each) - (steps - 1) * np.bincount(piece, minlength=number))
-        held = self.held
-        if held is None:
+        # What is charged to micro-batches was rounded up: of a copied weight also what is sent of its gradients.
+        rounded = np.bincount(np.repeat(piece, 1 + (copied != 0)), minlength=number)
+        sync = np.maximum(0, steps * (charged - each) - (steps - 1) * rounded)
+        if (held := self.held) is None:
             none, nowhere = np.zeros(number, dtype=np.int64), np.zeros(len(self.pieces.ends), dtype=np.int64)
             return PieceCosts(each, charged, sync, none, none, none, none, nowhere, 0)
         once, version, stash, work = self._bytes(held, kind, lies)

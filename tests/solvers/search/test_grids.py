@@ -396,6 +396,10 @@ def test_grids_below_a_value_are_those_that_would_be_found_without_it(
     every = DealtGrids.of(instance, None, Limits())
     assume(every.grid is not None)
     value = every.grid.step if every.grid is not None else 0
+    grids = Grids(shortened(instance), NEVER)
+    for one in itertools.islice(grids.plans(training.choices_of_grids), 20):
+        priced = evaluate(replace(instance, training=one.training), grids.plan(one))
+        assert priced.objective is not None and one.promised <= priced.objective
     for below in (value * percent // 100 or 1, value, value + 1):
         found = DealtGrids.of(instance, below, Limits())
         assert found.whole and found.bound == min(below, value)
