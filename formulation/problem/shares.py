@@ -141,7 +141,7 @@ def _divided(classes: Sequence[int], held: Sequence[tuple[Fraction, Fraction, Fr
 
 Counts = tuple[tuple[int, int], ...]
 """Pairs (server, how many of its devices), by server."""
-ONE = Fraction(1)
+ONE, KEPT = Fraction(1), 4096
 
 
 def lanes(instance: Instance, counts: Counts) -> int:
@@ -166,6 +166,8 @@ def joined(instance: Instance, one: Counts, other: Counts, number: int | None = 
     """
     (some, _), (others, _), known = zip(*one, strict=True), zip(*other, strict=True), instance.cluster.crossed
     if (some, others) not in known:
+        if len(known) >= KEPT:  # where stages stand anywhere there may be millions of pairs
+            known.clear()
         # Many pairs have one and the same link.
         found = {id(link): link for a in some for link in map(instance.links[a].__getitem__, others)}
         known[some, others] = slowest_of(found.values())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, ItemsView, Iterable, Sequence
 from fractions import Fraction
+from typing import TypeVar
 
 from pipecut.formulation.problem.constraints import NAMED
 from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FORMS, SINGLE_FORMS, Layer
 
+_Key = TypeVar("_Key", bound=Hashable)
 SINGLES = len(SINGLE_FORMS)
 """How many forms are no pair; pairs come behind them."""
 BY_EXPERTS = 6
@@ -52,6 +54,14 @@ def lies(instance: Instance, at: int) -> tuple[object, ...]:
 def forms_of(layer: Layer) -> tuple[object, ...]:
     """Return what the forms depend on that a layer may take."""
     return layer.allowed_forms, layer.across
+
+
+def places_by(keys: Iterable[_Key]) -> ItemsView[_Key, list[int]]:
+    """Return each key, and where it stands."""
+    places = dict[_Key, list[int]]()
+    for at, key in enumerate(keys):
+        places.setdefault(key, []).append(at)
+    return places.items()
 
 
 def sorted_out(keys: Iterable[Hashable]) -> tuple[list[int], list[int]]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecut.formulation.costs.bulk.alike import SINGLES, fullest, number_of_forms, runs_of, sorted_out
+from pipecut.formulation.costs.bulk.alike import SINGLES, fullest, number_of_forms, places_by, runs_of, sorted_out
 from pipecut.formulation.costs.bulk.columns import Column, column, transfer
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.formulation.problem.groups import GroupKind
@@ -66,11 +66,8 @@ def between_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadl
 
 def _batches(instance: Instance) -> Iterator[_Batch]:
     edges, named = instance.form_edges, instance.demands.recompute_layers
-    places: dict[tuple[bool, bool], list[int]] = {}
-    for at, edge in enumerate(edges):
-        key = instance.layers[edge.consumer].is_matrix, edge.consumer in named
-        places.setdefault(key, []).append(at)
-    for key, row in places.items():
+    keys = ((instance.layers[edge.consumer].is_matrix, edge.consumer in named) for edge in edges)
+    for key, row in places_by(keys):
         firsts, size_of = sorted_out(edges[at].size_bytes for at in row)
         yield _Batch(*key, row, column(edges[row[at]].size_bytes for at in firsts), size_of)
 

@@ -27,7 +27,8 @@ class Links(NamedTuple):
     latency_ns: Column
 
 
-Axis = tuple[int, Link | None, Fraction, Fraction]
+# Devices of one kind that share layers, as Among has those of many.
+Sharers = tuple[int, Link | None, Fraction, Fraction]
 
 
 class Among(NamedTuple):
@@ -43,7 +44,7 @@ class Among(NamedTuple):
     lacking: tuple[Column, Column]
 
     @staticmethod
-    def of(rows: Sequence[Axis]) -> Among:
+    def of(rows: Sequence[Sharers]) -> Among:
         """Return these rows as columns; all have a link, or none."""
         devices, links, *parts = zip(*rows, strict=True)
         known = [link for link in links if link is not None]

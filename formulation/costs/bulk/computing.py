@@ -17,6 +17,7 @@ from pipecut.formulation.costs.bulk.alike import (
     fullest,
     lies,
     number_of_forms,
+    places_by,
     runs_of,
     sorted_out,
 )
@@ -61,13 +62,11 @@ def computing_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Dea
 
 def _batches(instance: Instance, firsts: Sequence[int]) -> Iterator[_Batch]:
     """Sort the layers that are priced by the forms that they may take and lie in."""
-    find, known = instance.predictor.takes_its_share, dict[tuple[object, ...], list[int]]()
-    for place, at in enumerate(firsts):
-        layer, named = instance.layers[at], at in instance.demands.recompute_layers
-        shared = all(find(layer, one) for one in instance.device_classes)
-        known.setdefault((shared, named, layer.split, lies(instance, at)), []).append(place)
-    for (shared, *_), places in known.items():
-        yield _Batch(places, [firsts[place] for place in places], bool(shared))
+    find, rows = instance.predictor.takes_its_share, [(at, instance.layers[at]) for at in firsts]
+    shared = (all(find(layer, one) for one in instance.device_classes) for _, layer in rows)
+    kinds = ((layer.split, lies(instance, at)) for at, layer in rows)
+    for (own, _), places in places_by(zip(shared, kinds, strict=True)):
+        yield _Batch(places, [firsts[place] for place in places], own)
 
 
 def _computed(instance: Instance, kind: GroupKind, batch: _Batch, number: int) -> Column:

@@ -6,9 +6,10 @@ Layers that may take the same forms are priced together on all kinds, in columns
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import NamedTuple, TypeVar
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,11 @@ from pipecut.formulation.costs.bulk.alike import (
     forms_of,
     fullest,
     number_of_forms,
+    places_by,
     runs_of,
     sorted_out,
 )
-from pipecut.formulation.costs.bulk.columns import Among, Axis, Column, column, transfer
+from pipecut.formulation.costs.bulk.columns import Among, Column, Sharers, column, transfer
 from pipecut.formulation.costs.bulk.computing import parts_of
 from pipecut.formulation.costs.bulk.synchronised import ByteColumns, halves, holders_of, summed, synchronised
 from pipecut.formulation.limits import Deadline, in_time
@@ -34,7 +36,7 @@ from pipecut.formulation.problem.options import StageTime, Synchronisation
 from pipecut.formulation.problem.precision import NOTHING_COPIED, Copy
 
 Times = NDArray[np.int64]
-_Key = TypeVar("_Key", bound=Hashable)
+AT_ONCE = 1 << 16  # cells: columns of Python's numbers take much memory, and nobody looks at the time meanwhile
 
 
 class _Batch(NamedTuple):
@@ -58,7 +60,7 @@ class _Way(NamedTuple):
     at: int
     kind: GroupKind
     form: int
-    held: Axis
+    held: Sharers
 
 
 def inside_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline) -> tuple[Times, Times]:
@@ -68,15 +70,14 @@ def inside_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadli
     """
     keys = [(_batch_key(instance, at), one) for at, one in enumerate(instance.alike)]
     firsts, alike = sorted_out(keys)
-    ones, of_one = sorted_out(keys[at][0] for at in firsts)
-    batches = [[place for place, one in enumerate(of_one) if one == number] for number in range(len(ones))]
     number = number_of_forms(instance.layers)
     times = np.full((2, len(kinds), len(firsts), number), FORBIDDEN, dtype=np.int64)
-    for places in in_time(batches, deadline):
+    for _, places in places_by(keys[at][0] for at in firsts):
         batch = _batch(instance, [firsts[place] for place in places])
-        if ways := list(_ways(batch.row, kinds, number)):
-            at, forms = (np.array([way[key] for way in ways])[:, None] for key in (0, 2))
-            times[:, at, places, forms] = _inside(instance, batch, ways)
+        ways = in_time(_ways(batch.row, kinds, number), deadline)
+        while some := list(islice(ways, -(-AT_ONCE // len(places)))):
+            at, forms = (np.array([way[key] for way in some])[:, None] for key in (0, 2))
+            times[:, at, places, forms] = _inside(instance, batch, some)
     return times[0][:, alike], times[1][:, alike]
 
 
@@ -166,7 +167,7 @@ def _inside(instance: Instance, batch: _Batch, ways: Sequence[_Way], more: Colum
     cost, sent = instance.cost, _sent(instance, batch, ways)
     found = np.stack((sent, sent))
     keys = ((runs_of(way.kind, batch.named), way.held[1] is None, *_of_kind(way.kind)) for way in ways)
-    for (runs, *_), rows in _alike(keys):
+    for (runs, *_), rows in places_by(keys):
         some, among = [ways[row] for row in rows], Among.of([ways[row].held for row in rows])
         beside: tuple[Column | int, Column | int] = (0, 0)
         if cost.synchronisation is Synchronisation.OVERLAPPED and cost.stage_time is StageTime.ADD:
@@ -184,14 +185,6 @@ def _of_kind(kind: GroupKind) -> tuple[tuple[int, ...], Sharded, bool]:
     return kind.classes, kind.mode.sharded, kind.mode.optimizer_on_host
 
 
-def _alike(keys: Iterable[_Key]) -> Iterator[tuple[_Key, list[int]]]:
-    """Yield each key, and where it stands."""
-    rows = dict[_Key, list[int]]()
-    for at, key in enumerate(keys):
-        rows.setdefault(key, []).append(at)
-    yield from rows.items()
-
-
 def _allowed(row: Layer, kind: GroupKind, number: int) -> Iterator[int]:
     """Yield the forms, of so many, in which a layer may lie on a kind."""
     follows = row.split is Split.FOLLOW
@@ -203,7 +196,7 @@ def _allowed(row: Layer, kind: GroupKind, number: int) -> Iterator[int]:
     yield from (form for form in allowed if form < number)
 
 
-def _axes(kind: GroupKind, form: int, load: Fraction) -> list[tuple[int, Axis]]:
+def _axes(kind: GroupKind, form: int, load: Fraction) -> list[tuple[int, Sharers]]:
     """Return the forms that one is made of, each with the devices that share a layer in it, of what is left.
 
     How many they are, their link, what all have together, and what one lacks.
@@ -234,7 +227,7 @@ def _sent(instance: Instance, batch: _Batch, ways: Sequence[_Way]) -> Column:
     every = ((at, one) for at, way in enumerate(ways) for one in _axes(way.kind, way.form, load))
     rows = [(at, form, own) for at, (form, own) in every if own[1] is not None and own[0] > 1]
     keys = ((form, runs_of(ways[at].kind, named)) for at, form, _ in rows)
-    for (form, runs), some in _alike(keys):
+    for (form, runs), some in places_by(keys):
         among, own = Among.of([rows[one][2] for one in some]), [rows[one][0] for one in some]
         np.add.at(sent, own, _in_form(instance, matrix, form, among, batch.sizes, runs))
         if matrix and hides and form in (2, 4):
