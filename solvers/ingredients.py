@@ -189,7 +189,10 @@ class Ingredient(enum.Enum):
         (
             *(
                 f"pipecut.solvers.reduce.{name}"
-                for name in ("cells", "exact", "kinds", "labels", "line", "solver", "stages", "sums", "word")
+                for name in (
+                    *("cells", "exact", "growth", "kinds", "labels"),
+                    *("line", "solver", "stages", "sums", "word"),
+                )
             ),
             "pipecut.solvers.reduce.programme:Cell",
         ),

@@ -249,7 +249,7 @@ def _search(
     """Return a search of plans of so many stages by what is ``asked`` of them, priced as those of ``instance``."""
     goal, apart = instance.goals[0], instance.training.chunks > 1
     word = replace(Word.of(asked), apart=apart)
-    stages = ReducedStages.of(word, SeatLine.of(asked, word.space), deadline, each=goal.executed, few=not apart)
+    stages = ReducedStages.of(word, SeatLine.of(asked, word.space), deadline, each=goal.executed)
     search = ByCount.of(stages, partial(value_of, instance), upper)
     if path is LeastStep.EXECUTED:
         return search

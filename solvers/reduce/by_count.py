@@ -146,7 +146,7 @@ class ByCount:
             self._try_best()
             return True
         if narrow and self._closer(top):
-            self._put(top.lo, top.hi, top)
+            heapq.heappush(self._open, replace(top, exact=False))
             return True
         if fine:
             heapq.heappush(self._open, top)

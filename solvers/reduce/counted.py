@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -24,34 +23,8 @@ from pipecut.solvers.reduce.programme import Cell, Least
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
 
-LITTLE = 256
-"""Memory is short where a stage takes longer than was known by more than such a part."""
 FEW = 3
 """Numbers of micro-batches in flight are told apart by so many leading bits."""
-
-
-class TimesBySeat(Protocol):
-    """What stages take by seat and slot ``[first atom, atom behind the last]``, and how that is brought closer."""
-
-    def least(self, seat: int, slot: int) -> Numbers:
-        """Return the times that count."""
-        ...
-
-    def ended(self, seat: int, slot: int) -> Numbers:
-        """Return them with all that is done once a step."""
-        ...
-
-    def most(self, seat: int, slot: int) -> Numbers:
-        """Return what the times that count may come to."""
-        ...
-
-    def weigh(self, slot: int) -> bool:
-        """Bring those of a slot closer; tell whether that is new."""
-        ...
-
-    def settle(self, cell: Cell, slot: int, limit: int) -> bool:
-        """Bring that of a stage as close as it may be below a limit; tell whether that changed anything."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +33,7 @@ class CountedStages:
 
     ``devices[size]`` is how many they have; ``crossing[joint_of[size], next, place]`` what the tensors that cross
     a place to cut take between stages of two sizes at least, FORBIDDEN where these are nowhere neighbours: most
-    sizes are joined to others alike.
+    sizes are joined to others alike. ``times`` are what stages take by seat and slot.
     """
 
     line: SeatLine
@@ -70,14 +43,12 @@ class CountedStages:
     crossing: Numbers
     joint_of: Numbers
     in_flight: Callable[[int], int]
-    times: TimesBySeat
-    _known: dict[int, Numbers] = field(default_factory=dict)
-    _ends: dict[int, Numbers] = field(default_factory=dict)
-    _mosts: dict[int, Numbers] = field(default_factory=dict)
+    times: ReducedStages | ExecutedStages
+    _known: dict[tuple[Least, int], Numbers] = field(default_factory=dict)
     _apart: set[int] = field(default_factory=set)
 
     @staticmethod
-    def of(stages: ReducedStages, times: TimesBySeat) -> CountedStages:
+    def of(stages: ReducedStages, times: ReducedStages | ExecutedStages) -> CountedStages:
         """Sort the seats of a line by size. Cost: places of the line times pairs of sizes, in numpy."""
         line, firsts = stages.line, stages.firsts()
         seats = tuple(
@@ -99,18 +70,17 @@ class CountedStages:
 
         Far from the end it is that of a slot a little nearer to it, where no stage takes more.
         """
-        key = self.like(slot)
-        if key not in self._known:
-            self._known[key] = self._of_sizes(self.times.least, key)
-        return self._known[key]
+        return self._of_sizes(self.times.least, self.like(slot))
 
     def _of_sizes(self, by_seat: Least, slot: int) -> Numbers:
         """Return ``[size, first atom, atom behind the last]``: the least of the seats of a size."""
-        found = np.full((len(self.devices), self.atoms + 1, self.atoms + 1), FORBIDDEN, dtype=np.int64)
-        for size, seats in enumerate(self.seats):
-            for seat in seats:
-                np.minimum(found[size], by_seat(seat, slot), out=found[size])
-        return found
+        if (by_seat, slot) not in self._known:
+            found = np.full((len(self.devices), self.atoms + 1, self.atoms + 1), FORBIDDEN, dtype=np.int64)
+            for size, seats in enumerate(self.seats):
+                for seat in seats:
+                    np.minimum(found[size], by_seat(seat, slot), out=found[size])
+            self._known[by_seat, slot] = found
+        return self._known[by_seat, slot]
 
     def pace_ns(self) -> int:
         """Return what the slowest stage of any plan takes at least.
@@ -124,10 +94,7 @@ class CountedStages:
 
     def ended_ns(self, slot: int) -> Numbers:
         """Return ``[size, first atom, atom behind the last]``: a pair of passes, and what is done behind it."""
-        key = self.like(slot)
-        if key not in self._ends:
-            self._ends[key] = self._of_sizes(self.times.ended, key)
-        return self._ends[key]
+        return self._of_sizes(self.times.ended, self.like(slot))
 
     def most_ns(self, slot: int) -> Numbers:
         """Return ``[size, first atom, atom behind the last]``: what least times of a slot will come to at most.
@@ -135,37 +102,21 @@ class CountedStages:
         Far from the end that of a slot a little further from it, where no stage takes less.
         """
         many = self.in_flight(slot)
-        key = (many if many - 1 in self._apart else _rounded_up(many)) - 1
-        if key not in self._mosts:
-            self._mosts[key] = self._of_sizes(self.times.most, key)
-        return self._mosts[key]
+        return self._of_sizes(self.times.most, (many if many - 1 in self._apart else -_rounded(-many)) - 1)
 
     def closer(self, cells: Sequence[Cell], limit: int) -> bool:
         """Bring the least times of stages closer, wherever they stand; tell whether that changed anything.
 
-        Those in their slots are told apart, and they are settled as far as they may be below a limit. Where that
-        has raised one, memory is short, and bytes are weighed for all stages in its slot.
+        Those in their slots are told apart, and they are settled as far as they may be below a limit.
         """
         slots = range(len(cells) - 1, -1, -1)
         new = not self._apart.issuperset(slots)
         self._apart.update(slots)
         # What takes as long in two slots does so in all that lie between.
         order = sorted(slots, key=lambda slot: (-((slot + 1) & -(slot + 1)), slot))
-        before = [self._least_of(cell, slot) for cell, slot in zip(cells, slots, strict=True)]
         changed = [self._settled(cells[-1 - slot], slot, limit) for slot in (*slots[:1], *order)]
-        risen = [
-            slot
-            for slot, cell, less in zip(slots, cells, before, strict=True)
-            if self._least_of(cell, slot) > less + less // LITTLE
-        ]
-        weighed = [self.times.weigh(at) for at in sorted({_rounded(self.in_flight(slot)) - 1 for slot in risen})]
-        for known in (self._known, self._ends, self._mosts):
-            known.clear()
-        return new or any(changed) or any(weighed)
-
-    def _least_of(self, cell: Cell, slot: int) -> int:
-        found = (self.times.least(seat, slot)[cell.first, cell.stop] for seat in self.seats[cell.size])
-        return int(min(found))
+        self._known.clear()
+        return new or any(changed)
 
     def _settled(self, cell: Cell, slot: int, limit: int) -> bool:
         changed = False
@@ -198,15 +149,9 @@ def sums_before(least: Numbers, crossed: Numbers) -> Numbers:
 
 
 def _rounded(many: int) -> int:
-    """Return a number with its first FEW bits alone."""
+    """Return a number with its first FEW bits alone; of one below 0, the next one down."""
     less = max(0, many.bit_length() - FEW)
     return many >> less << less
-
-
-def _rounded_up(many: int) -> int:
-    """Return the next number that has its first FEW bits alone."""
-    less = max(0, many.bit_length() - FEW)
-    return -(-many >> less) << less
 
 
 def _crossing(line: SeatLine) -> Numbers:
@@ -265,11 +210,6 @@ class ExecutedStages:
         more = FORBIDDEN if self._priced is None else self.charged.most(seat, slot)[0]
         found[0] = np.maximum(found[0], more)
         return found
-
-    def weigh(self, slot: int) -> bool:
-        """Bring the least times of stages in a slot closer; tell whether that changed anything."""
-        new = self._priced is None
-        return any([new, *(one.weigh(slot) for one in (self.passes, self.charged))])
 
     def settle(self, cell: Cell, slot: int, limit: int) -> bool:
         """Price a stage exactly as far as it may be below a limit; tell whether anything changed."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipecut.solvers.atoms.programs import OUTSIDE
-from pipecut.solvers.reduce.cells import AtomGrowth, Cells
+from pipecut.solvers.reduce.cells import Cells
+from pipecut.solvers.reduce.growth import AtomGrowth
 from pipecut.solvers.reduce.sums import (
     NO_SUM,
     AtomForms,

@@ -170,8 +170,7 @@ def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula |
 def stages_of(instance: Instance, deadline: Deadline) -> ReducedStages:
     """Return the stages of an instance as a search begins with them."""
     word, executed = Word.of(instance), instance.goals[0] is Goal.STEP_TIME
-    line, few = SeatLine.of(instance, word.space), executed or is_counted(instance)
-    return ReducedStages.of(word, line, deadline, each=executed, few=few)
+    return ReducedStages.of(word, SeatLine.of(instance, word.space), deadline, each=executed)
 
 
 def value_of(instance: Instance, plan: Plan) -> int | None:

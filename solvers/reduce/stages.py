@@ -22,14 +22,16 @@ from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.units import Link
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.fronts import Fronts
-from pipecut.solvers.reduce.cells import FAST, Cells, PricedPasses, priced_groups
+from pipecut.solvers.reduce.cells import Cells, PricedPasses, priced_groups
 from pipecut.solvers.reduce.exact import ExactStage
+from pipecut.solvers.reduce.growth import FAST
 from pipecut.solvers.reduce.kinds import of_kinds, stand_ins
 from pipecut.solvers.reduce.labels import StageLabel, StageLabels
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.sums import Numbers
 from pipecut.solvers.reduce.word import Word
+from pipecut.solvers.step_time.bounds.rays import weighed
 
 NEAR = 4
 """Prices that leave labels out are from so many times below to so many times above the least at which one fits."""
@@ -51,15 +53,13 @@ class _Seat:
         return sorted(set(self.kinds))
 
 
-def _seats(
-    word: Word, of: Mapping[int, Sequence[Group]], deadline: Deadline, *, each: bool, few: bool
-) -> dict[int, _Seat]:
+def _seats(word: Word, of: Mapping[int, Sequence[Group]], deadline: Deadline, *, each: bool) -> dict[int, _Seat]:
     """Price the kinds of some groups; return where those of each seat are, or what stands for them."""
     groups = tuple(dict.fromkeys(group for row in of.values() for group in row))
     priced = priced_groups(word, groups, deadline)
     kinds, kind_of = priced[0].kinds, dict(zip(groups, priced[0].kind_of, strict=True))
     stands = stand_ins(priced)
-    cells = Cells.of(word, of_kinds(priced, sorted(set(stands))), deadline, each=each, few=few)
+    cells = Cells.of(word, of_kinds(priced, sorted(set(stands))), deadline, each=each)
     number = {kind: at for at, kind in enumerate(cells.kinds)}
     known = {group: number[kinds[stands[kind]]] for group, kind in kind_of.items()}
     return {seat: _Seat(cells, tuple(known[group] for group in row)) for seat, row in of.items()}
@@ -86,12 +86,10 @@ class ReducedStages:
     _fronts: dict[int, Fronts] = field(default_factory=dict)
 
     @staticmethod
-    def of(
-        word: Word, line: SeatLine, deadline: Deadline = NEVER, *, each: bool = False, few: bool = False
-    ) -> ReducedStages:
+    def of(word: Word, line: SeatLine, deadline: Deadline = NEVER, *, each: bool = False) -> ReducedStages:
         """Price the seats of a line, each that is no better than another in its place at first.
 
-        Times are those of ``each`` pass, or with what is done once a step charged to them; ``few`` as of cells.
+        Times are those of ``each`` pass, or with what is done once a step charged to them.
         """
         instance, like, kinds = word.short, dict[int, int](), list[tuple[GroupKind, ...]]()
         every = iter(GroupKind.all_of(instance, chain.from_iterable(line.groups)))
@@ -101,7 +99,7 @@ class ReducedStages:
                 (one for one in range(seat) if like[one] == one and _no_worse(kinds[one], kinds[seat])), seat
             )
         firsts = [seat for seat, one in like.items() if one == seat]
-        of = _seats(word, {seat: line.groups[seat] for seat in firsts}, deadline, each=each, few=few)
+        of = _seats(word, {seat: line.groups[seat] for seat in firsts}, deadline, each=each)
         return ReducedStages(word, line, deadline, each, {seat: of[one] for seat, one in like.items()}, {*firsts})
 
     def charged(self, *, first: bool = False) -> ReducedStages:
@@ -123,7 +121,8 @@ class ReducedStages:
 
     def weighed(self, seat: int, priced: PricedPasses, often: Numbers, stage: tuple[int, int]) -> ReducedStages:
         """Return one stage on a seat, in which passes and synchronisation count so often in place of times."""
-        cells = Cells.weighed(self.word, priced, often, stage, self.deadline)
+        tables = weighed(priced.tables, priced.passes, often)
+        cells = Cells.of(self.word, (tables, priced.held), self.deadline, only=stage)
         kinds = tuple(range(len(cells.kinds)))
         return ReducedStages(self.word, self.line, self.deadline, False, {seat: _Seat(cells, kinds)}, {seat})
 
@@ -187,24 +186,14 @@ class ReducedStages:
         """Return the seats that none with better links stands for, and those that were priced themselves."""
         return set(self._true)
 
-    def weigh(self, slot: int) -> bool:
-        """Bring the least times of stages in a slot closer (``Cells.weigh``); tell whether that is new."""
-        in_flight, seen = self.in_flight(slot), {id(seat.cells): seat.cells for seat in self._seats.values()}
-        if not any([cells.weigh(in_flight, self.deadline) for cells in seen.values()]):
-            return False
-        for seat, many in [key for key in self._known if key[1] == in_flight]:
-            before = self._known.pop((seat, many))
-            # What was settled stays.
-            np.maximum(self.least(seat, slot), before, out=self._known[seat, many])
-        return True
-
     def even_ns(self) -> int:
         """Return what a stage takes if all devices do as much as they can of the whole model, and none waits."""
         found = [FORBIDDEN]
         for seat, where in self._seats.items():
-            whole = where.cells.cases[-1].sums[FAST][where.distinct, int(where.cells.nodes.at[0, self.atoms])]
+            node = int(where.cells.nodes.at[0, self.atoms])
+            whole = min(int(where.cells.sums_of(kind, node)[FAST]) for kind in where.distinct)
             devices = self.line.groups[seat][0].devices
-            found.append(int(whole.min()) // where.cells.weights.scale * devices // self.line.devices)
+            found.append(whole // where.cells.weights.scale * devices // self.line.devices)
         return max(1, min(found))
 
     def settle(self, cell: Cell, slot: int, limit: int) -> bool:
@@ -290,7 +279,7 @@ class ReducedStages:
         """Price a seat itself that had the prices of another; tell whether it had."""
         if seat in self._true:
             return False
-        self._seats |= _seats(self.word, {seat: self.line.groups[seat]}, self.deadline, each=self.each, few=False)
+        self._seats |= _seats(self.word, {seat: self.line.groups[seat]}, self.deadline, each=self.each)
         self._true.add(seat)
         self._known = {key: one for key, one in self._known.items() if key[0] != seat}
         return True

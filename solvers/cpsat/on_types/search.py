@@ -86,9 +86,6 @@ class TypeSearch:
 
     def _counted(self, count: int, time: int) -> bool:
         """Ask counts what no plan with so many stages is below; tell whether stages were settled that they use."""
-        stages = self.space.stages
-        for slot in range(count if time else 0):
-            stages.weigh(slot)
         ask = TypeQuestion.of(self.space, count, self.known.upper - 1)
         model = CountModel.of(ask)
         bound, cells = (self.known.upper, None) if model is None else self.solved(model, EFFORTS[time])

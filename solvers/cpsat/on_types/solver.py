@@ -61,4 +61,4 @@ def space_of(instance: Instance, limits: Limits) -> TypeSpace:
     """Return the types of the stages of an instance. Cost: the tables of ``reduced_dp``."""
     word, executed = Word.of(bare(instance)), instance.goals[0] is Goal.STEP_TIME
     line = SeatLine.of(word.whole, word.space)
-    return TypeSpace(ReducedStages.of(word, line, limits.deadline, each=executed, few=executed), instance)
+    return TypeSpace(ReducedStages.of(word, line, limits.deadline, each=executed), instance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
+from typing import cast
 from unittest import mock
 
 import numpy as np
@@ -58,9 +59,7 @@ GOALS = st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME])
 
 def _stages(instance: Instance) -> ReducedStages:
     word = Word.of(instance)
-    return ReducedStages.of(
-        word, SeatLine.of(instance, word.space), each=instance.goals[0] is Goal.STEP_TIME, few=True
-    )
+    return ReducedStages.of(word, SeatLine.of(instance, word.space), each=instance.goals[0] is Goal.STEP_TIME)
 
 
 def _searched(instance: Instance, upper: int | None = None, wide: int = WIDE) -> ByCount:
@@ -211,7 +210,7 @@ def test_stages_of_plans_take_no_less_than_is_said_with_what_they_do_once_a_step
     instance = replace(as_seen(instance), goals=(Goal.STEP_TIME,))
     _seen(instance)
     plan, stages = exhaustive.solve(instance).plan, ExecutedStages(_stages(instance))
-    stages.weigh(0)
+    stages.charged.least(0, 0)
     assume(plan is not None)
     x, space, line = 0, stages.passes.word.space, stages.passes.line
     for at, stage in enumerate(plan.stages if plan is not None else ()):
@@ -288,9 +287,6 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
         def most(self, seat: int, slot: int) -> NDArray[np.int64]:
             return np.where(known[seat] == true[of[seat]], known[seat], most[of[seat]])
 
-        def weigh(self, slot: int) -> bool:
-            return False
-
         def settle(self, cell: Cell, slot: int, limit: int) -> bool:
             seat, at = int(line.seat[cell.x, cell.size]), (cell.first, cell.stop)
             before = int(known[seat][at])
@@ -305,7 +301,7 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
         np.zeros((1, len(line.sizes), atoms + 1), dtype=np.int64),
         np.zeros(len(line.sizes), dtype=np.int64),
         lambda slot: slot + 1,
-        Times(),
+        cast("ReducedStages", Times()),
     )
     best = _shortest(true, once, line.sizes, line.devices, micro_batches)
     upper = best + data.draw(st.integers(1, best // 8))

@@ -1,0 +1,356 @@
+"""Stages that grow atom by atom: their least weighted sums, by how many of their atoms are computed again.
+
+Stages that are made of the same programs, behind equal boundaries, are one *node* of a tree, and so are those with
+an atom less (``solvers.reduce.cells``). Sums are kept by the layouts of what is live behind a stage, of those
+alone in which it may lie. Blocks that are computed again change what a stage takes and holds in large steps, which
+prices of bytes mix: of stages of few blocks they say little. So those are told apart by how many of their blocks
+are computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.solvers.atoms.blocks import SETTLED, Lending
+from pipecut.solvers.atoms.programs import OUTSIDE, Key, Programs
+from pipecut.solvers.reduce.sums import (
+    MOST_BYTES,
+    NO_SUM,
+    Factor,
+    LayerSums,
+    Numbers,
+    eliminated,
+    of_atom,
+    product,
+)
+from pipecut.solvers.reduce.word import Word
+
+PRICES = 6
+"""A byte has prices of so many octaves above and below what it has if time is worth all that a stage holds."""
+MUCH = 4
+"""An atom needs much while it is computed again if it needs such a part of the most that any atom does."""
+COUNTED, DEEP = 4, 16
+"""Stages are told apart by how many such atoms are computed again, up to so many; long ones by whether any is."""
+COUNT = -1
+"""The variable of that number."""
+FAST, STASH, LEAN = 0, 1, 2
+"""The rows of weights of time alone, of the stash alone, and the first of all that is held."""
+Lies = tuple[tuple[int, ...], ...]
+"""The numbers of the layouts in which each of what is live may lie."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nodes:
+    """Runs of atoms by what they are made of: ``at[i, j]`` is the node of the stage from atom i to atom j - 1.
+
+    -1 where j is not behind i. ``parent[n]`` is the node of one atom less (-1: none), ``atom[n]`` the last atom of
+    the short model, ``program[n]`` its program, ``place[n]`` the place of the short model where stages begin.
+    """
+
+    at: Numbers
+    parent: list[int]
+    atom: list[int]
+    program: list[int]
+    place: list[int]
+
+    @property
+    def longest(self) -> int:
+        """Return the node of the stage with the most atoms."""
+        first, stop = np.nonzero(self.at >= 0)
+        longest = int((stop - first).argmax())
+        return int(self.at[first[longest], stop[longest]])
+
+    def of_stage(self, first: int, stop: int) -> Nodes:
+        """Return the nodes of one stage, and of those that are like it with fewer atoms."""
+        some = [int(self.at[first, at]) for at in range(first + 1, stop + 1)]
+        number = {node: at for at, node in enumerate(some)}
+        at = np.full_like(self.at, -1)
+        at[first, first + 1 : stop + 1] = np.arange(len(some))
+        rows = (self.atom, self.program, self.place)
+        parent = [number.get(self.parent[node], -1) for node in some]
+        return Nodes(at, parent, *([row[node] for node in some] for row in rows))
+
+    @staticmethod
+    def of(word: Word, known: Programs, received: Numbers, lending: Lending) -> Nodes:
+        """Make the tree of a word. Cost: the square of its atoms."""
+        total = len(word.of_atom)
+        found = Nodes(np.full((total + 1, total + 1), -1, dtype=np.int64), [], [], [], [])
+        numbers: dict[tuple[object, ...], int] = {}
+        for start, first in enumerate(word.of_atom):
+            before: object = np.ascontiguousarray(received[:, word.short_space.places[first]]).tobytes()
+            for stop, atom in enumerate(word.of_atom[start:], start + 1):
+                program = known.of(atom, first)
+                key = before, program, lending.of_atom[atom]
+                if key not in numbers:
+                    numbers[key] = len(found.parent)
+                    found.parent.append(before if isinstance(before, int) else -1)
+                    found.atom.append(atom)
+                    found.program.append(program)
+                    found.place.append(first)
+                before = numbers[key]
+                found.at[start, stop] = before
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecomputeCase:
+    """Some of the ways to run stages: ``sums[weights, kind, node]`` are their least weighted sums.
+
+    ``kinds`` and ``nodes`` are the numbers of those that may be run so. ``more[kind, node]`` is what their working
+    sets have at least beside those of all ways; NO_SUM for no way.
+    """
+
+    kinds: Numbers
+    nodes: Numbers
+    sums: Numbers
+    more: Numbers
+
+    def of(self, kind: int, node: int) -> Numbers | None:
+        """Return the sums by weights of one kind and node; None if it cannot be run so."""
+        at, place = np.flatnonzero(self.kinds == kind), np.flatnonzero(self.nodes == node)
+        return self.sums[:, at[0], place[0]] if len(at) and len(place) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """How stages grow by an atom: its sums, by the layouts of what is live ``before`` it and behind it.
+
+    ``kept`` and ``least`` are those of all kinds if it is not computed again, and if it may be. On kinds where it
+    may be, ``some`` are those that are kept, ``again`` those that are not, and ``either`` the least of both.
+    """
+
+    before: tuple[int, ...]
+    live: tuple[int, ...]
+    lies: Lies
+    kept: Factor
+    least: Factor
+    some: Factor
+    again: Factor
+    either: Factor
+
+    def joined(self, before: Numbers, atom: Factor) -> Numbers:
+        """Return sums with the atom more: ``[layout of each that is live, weights, kind]``, or by a count too."""
+        lead = (COUNT,) * (before.ndim - 2 - len(self.before))
+        if not before.size:
+            return np.zeros((0, *map(len, self.lies), *before.shape[-2:]), dtype=np.int64)
+        kept = (*lead, *self.live)
+        grown = eliminated([Factor((*lead, *self.before), before), atom], kept)
+        return grown.sums.transpose(*map(grown.over.index, kept), -2, -1)
+
+    def counted(self, kept: Numbers, again: Numbers) -> Numbers:
+        """Return sums by one, two, ... atoms that are computed again (the last: or more), with the atom more."""
+        more = np.concatenate([self.joined(before, self.again) for before in (kept, again)])
+        rows = more[:COUNTED].copy()
+        rows[-1] = more[len(rows) - 1 :].min(axis=0)
+        own = rows[: len(again)]
+        np.minimum(own, self.joined(again, self.some), out=own)
+        return rows
+
+
+@dataclass(slots=True)
+class AtomGrowth:
+    """Stages that grow atom by atom: sums by the layouts of what is live behind them."""
+
+    sums: LayerSums
+    nodes: Nodes
+    lending: Lending
+    word: Word
+    _factors: dict[tuple[int, int], tuple[Factor, Factor, Factor, tuple[int, ...]]] = field(default_factory=dict)
+    _steps: dict[tuple[int, int, Lies], _Step] = field(default_factory=dict)
+    _lies: dict[int, Lies] = field(default_factory=dict)
+
+    def prices(self, deadline: Deadline) -> Numbers:
+        """Return prices ``[price, kind]`` of a byte around those at which a model is worth what it takes."""
+        whole = self.run(deadline)[:, :, self.nodes.longest]
+        octaves = np.arange(-PRICES, PRICES + 1)[:, None]
+        held = self.sums.held
+        # What a device may hold at such a price is no more than a sum may be.
+        most = NO_SUM // max(1, *(held.capacity if held is not None else ()))
+        middle = np.minimum(whole[FAST], NO_SUM) / np.maximum(whole[LEAN], 1)
+        return np.clip(middle * 2.0**octaves, 1, max(1, most)).astype(np.int64)
+
+    def cases(self, deadline: Deadline) -> tuple[RecomputeCase, ...]:
+        """Return the cases of stages: a single one where no atom may be computed again by itself."""
+        held, nodes = self.sums.held, self.nodes
+        every, all_ = np.arange(len(self.sums.tables.kinds)), np.arange(len(nodes.parent))
+        nothing = np.zeros((len(every), len(all_)), dtype=np.int64)
+        if held is None or not held.recomputing or self.word.apart:
+            return (RecomputeCase(every, all_, self.run(deadline), nothing),)
+        again, working = self._rerun(held), self.working()
+        own = self._working_of_atoms(held)
+        large = frozenset(np.flatnonzero(MUCH * again.max(axis=0) >= again.max()).tolist())
+        # An atom that is computed again holds that while its own layers work; others work at other times.
+        least = np.full_like(nothing, NO_SUM)
+        for node, (atom, parent) in enumerate(zip(nodes.atom, nodes.parent, strict=True)):
+            if atom in large:
+                least[:, node] = again[:, atom] + own[:, atom]
+            if parent >= 0:
+                least[:, node] = np.minimum(least[:, node], least[:, parent])
+        more = np.where(least < NO_SUM, np.maximum(0, least - working), NO_SUM)
+        counted = list(self._counted(deadline, large))
+        found = list[RecomputeCase]()
+        for many in range(max(map(len, counted))):
+            at = np.array([node for node, rows in enumerate(counted) if len(rows) > many])
+            kinds, beside = (self._reruns[0], more) if many else (every, nothing)
+            sums = np.stack([counted[node][many] for node in at], axis=-1)
+            found.append(RecomputeCase(kinds, at, sums, beside[np.ix_(kinds, at)]))
+        return tuple(found)
+
+    def _counted(self, deadline: Deadline, large: frozenset[int]) -> Iterator[list[Numbers]]:
+        """Yield by node least sums ``[weights, kind]`` with none of the large atoms computed again, with one, ....
+
+        The last are those with as many or more. Those with any are of kinds alone on which atoms may be.
+        """
+        states, (some, _) = dict[int, tuple[Numbers, Numbers, int]](), self._reruns
+        shape = len(self.sums.weights), len(self.sums.tables.kinds)
+        for node, parent in enumerate(in_time(self.nodes.parent, deadline)):
+            step = self._step(node)
+            # Of no atom nothing is summed up, and all that is live lies in another stage.
+            outside = np.zeros((*(1,) * len(step.before), *shape), dtype=np.int64)
+            kept, again, atoms = states[parent] if parent >= 0 else (outside, outside[None, ..., some][:0], 0)
+            if self.nodes.atom[node] in large:
+                whole, again = step.joined(kept, step.kept), step.counted(kept[None, ..., some], again)
+                again = again if atoms < DEEP else again.min(axis=0, keepdims=True)
+            else:
+                whole, again = step.joined(kept, step.least), step.joined(again, step.either)
+            states[node] = whole, again, atoms + 1
+            inner = tuple(range(len(step.live)))
+            yield [whole.min(axis=inner), *(row.min(axis=inner) for row in again)]
+
+    def _rerun(self, held: MemoryTables) -> Numbers:
+        """Return ``[kind, atom]``: what an atom holds at least while it is computed again."""
+        some, priced = self._reruns
+        most = np.where(held.possible[some], held.once[priced] - held.once[some], NO_SUM)
+        least = most.min(axis=2)
+        ends = self.word.short_space.atoms()
+        found = np.full((len(self.sums.tables.kinds), self.word.short_space.stops), 0, dtype=np.int64)
+        for at, (first, stop) in enumerate(ends):
+            found[some, at] = least[:, first:stop].sum(axis=1)
+        return found
+
+    def run(self, deadline: Deadline) -> Numbers:
+        """Return the least sums ``[weights, kind, node]``."""
+        if self.word.apart:
+            return self._apart(deadline)
+        return np.stack([whole for whole, *_ in self._counted(deadline, frozenset())], axis=-1)
+
+    def _apart(self, deadline: Deadline) -> Numbers:
+        """Return least sums of atoms that may each stand behind any other, or at the head of a stage."""
+        found = list[Numbers]()
+        for node in in_time(range(len(self.nodes.parent)), deadline):
+            sums = self._factor(node)[1].sums
+            found.append(sums.min(axis=tuple(range(sums.ndim - 2))))
+        alone = self._levelled(np.stack(found, axis=-1), self.nodes.atom)
+        for node, parent in enumerate(self.nodes.parent):
+            if parent >= 0:
+                alone[:, :, node] = np.minimum(alone[:, :, node] + alone[:, :, parent], NO_SUM)
+        return alone
+
+    def _levelled(self, values: Numbers, atoms: Sequence[int]) -> Numbers:
+        """Return values by atom in which no block has more than another, and nothing else in the middle has any.
+
+        So whatever devices hold of the middle, there is a run of atoms of which this tells no more.
+        """
+        ends, blocks = np.isin(atoms, (0, self.word.short_space.stops - 1)), np.isin(atoms, self.word.blocks)
+        least = values.min(axis=-1, where=blocks, initial=NO_SUM)
+        return np.where(blocks, least[..., None], np.where(ends, values, 0))
+
+    def working(self, *, most: bool = False) -> Numbers:
+        """Return ``[kind, node]``: the largest working set at least, or at most if no atom is computed again."""
+        held = self.sums.held
+        if held is None:
+            return np.zeros((len(self.sums.tables.kinds), len(self.nodes.parent)), dtype=np.int64)
+        by_atom = self._working_of_atoms(held, most=most)
+        if self.word.apart:
+            by_atom = self._levelled(by_atom, range(self.word.short_space.stops))
+        found = by_atom[:, self.nodes.atom]
+        for node, parent in enumerate(self.nodes.parent):
+            if parent >= 0:
+                found[:, node] = np.maximum(found[:, node], found[:, parent])
+        return found
+
+    def _working_of_atoms(self, held: MemoryTables, *, most: bool = False) -> Numbers:
+        """Return ``[kind, atom]``: the largest working set of a layer at least, or at most."""
+        by_layer = held.least(held.working_set)
+        if most:
+            by_layer = held.working_set.max(axis=2, where=held.possible, initial=0)
+            for (_, layer), copies in held.copies.items():
+                by_layer[:, layer] += copies.working_set.max(axis=1)
+        ends = self.word.short_space.atoms()
+        return np.stack([by_layer[:, first:stop].max(axis=1) for first, stop in ends], axis=1)
+
+    @property
+    def _reruns(self) -> tuple[Numbers, Numbers]:
+        """Return the kinds on which atoms may be computed again by themselves, and those that price it."""
+        choices = {} if self.sums.held is None else self.sums.held.recomputing
+        return np.array([*choices], dtype=np.int64), np.array([*choices.values()], dtype=np.int64)
+
+    def _step(self, node: int) -> _Step:
+        """Return how stages grow by the last atom of a node."""
+        program, parent = self.nodes.program[node], self.nodes.parent[node]
+        outside = ((len(self.sums.ends) - 1,),) * self.sums.programs.all[program].width
+        lies = self._lies[parent] if parent >= 0 else outside
+        key = program, self.lending.of_atom[self.nodes.atom[node]], lies
+        if key not in self._steps:
+            self._steps[key] = self._made(node, lies)
+        self._lies[node] = self._steps[key].lies
+        return self._steps[key]
+
+    def _made(self, node: int, lies: Lies) -> _Step:
+        kept, least, again, live = self._factor(node)
+        over, (some, _) = dict(enumerate(lies)), self._reruns
+        for one in live:
+            if one not in over:
+                others = tuple(at for at in range(least.sums.ndim) if at != least.over.index(one))
+                over[one] = tuple(np.flatnonzero((least.sums < NO_SUM).any(axis=others)).tolist()) or (0,)
+        kept, least, again = (
+            replace(row, sums=row.sums[np.ix_(*(over[one] for one in row.over))]) for row in (kept, least, again)
+        )
+        some, either = (replace(row, sums=row.sums[..., some]) for row in (kept, least))
+        behind = tuple(over[one] for one in live)
+        return _Step(tuple(range(len(lies))), live, behind, kept, least, some, again, either)
+
+    def _factor(self, node: int) -> tuple[Factor, Factor, Factor, tuple[int, ...]]:
+        """Return sums of the last atom of a node: kept, the least, and computed again; and what is live behind it.
+
+        Those computed again are on the kinds on which it may be.
+        """
+        program, number = self.nodes.program[node], self.lending.of_atom[self.nodes.atom[node]]
+        if (key := (program, number)) not in self._factors:
+            known, (some, priced) = self.sums.programs.all[program], self._reruns
+            kept, live = of_atom(self.sums, known, np.arange(len(self.sums.tables.kinds)))
+            sums = kept.sums.copy()
+            again = replace(kept, sums=sums[..., some])
+            if len(some):
+                again, _ = of_atom(self.sums, known, some, priced, self.stays(number, some))
+                sums[..., some] = np.minimum(sums[..., some], again.sums)
+            self._factors[key] = kept, replace(kept, sums=sums), again, live
+        return self._factors[key]
+
+    def stays(self, number: int, kinds: Numbers) -> dict[int, Numbers]:
+        """Return what stays at least of the tensors that an atom reads if it is computed again, by their layouts.
+
+        Of those alone of which that depends on no other atom (``solvers.atoms.blocks``).
+        """
+        found: dict[int, Numbers] = {}
+        for read in self.lending.steps[number].reads:
+            if read.source is None or read.status is not None:
+                continue
+            held = np.array(self.lending.held(read.split, read.again_bytes))[kinds]
+            layouts = [
+                np.zeros(len(kinds), np.int64) if one == OUTSIDE else held[:, one] for one in self.sums.ends
+            ]
+            bytes_ = np.minimum(np.stack(layouts), MOST_BYTES)[:, None, :]
+            cost = product(self.sums.weights.stash[None][..., kinds], bytes_)
+            found[read.source] = found.get(read.source, 0) + cost
+        return found
+
+    def outside(self, atom: int) -> Key:
+        """Return the statuses before the first atom of a stage: tensors of which nothing will stay."""
+        reads = self.lending.steps[self.lending.of_atom[atom]].reads
+        return (SETTLED,) * sum(read.status is not None for read in reads)
