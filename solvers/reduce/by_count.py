@@ -40,7 +40,7 @@ from pipecut.solvers.reduce.stages import ReducedStages
 FINE = 1 << 11
 """Intervals are halved until they are no longer than such a part of where they begin."""
 NARROW = 32
-"""Bytes are weighed closer, and plans priced, in intervals that are no longer than such a part of their begin."""
+"""Stages are settled, and plans priced, in intervals that are no longer than such a part of their begin."""
 CLOSE = 1 << 14
 """A bound is the best of all prices where it is as near to what any could bring as such a part of a plan."""
 ROUGH = 64
