@@ -3,8 +3,8 @@
 Stages that are made of the same programs, behind equal boundaries, are one *node* of a tree. Their least
 weighted sums grow atom by atom (``solvers.reduce.growth``, ``solvers.reduce.sums``). For stages with so many
 micro-batches in flight these give two limits: how much a device holds at least, which tells what never fits; and
-by duality how long a stage takes at least that fits. Both are lower bounds; where memory is short labels of several
-layouts may mix, and they are not exact.
+by duality how long a stage takes at least that fits. Both are lower bounds; where memory is short labels of
+several layouts may mix, and they are not exact.
 """
 
 from __future__ import annotations
