@@ -32,9 +32,8 @@ from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.step_time.bounds.paths import PassPath, longest_path
 
-EFFORTS = (0.05, 0.05, 1.0)
-"""Counts are asked for with so much effort, about seconds, before the whole model is: at the second time with
-closer times, at the third until stages are settled."""
+EFFORTS = (0.05, 1.0)
+"""Counts are asked for with so much effort, about seconds, before the whole model is; last, stages are settled."""
 ROUNDED = 1e-9
 """So much less than CP-SAT says of a bound is believed."""
 
