@@ -25,16 +25,12 @@ class StoppedError(Exception):
     """The time is over, or someone asked to stop, in the middle of work that is worth nothing unless finished."""
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """A point in time, in seconds of ``time.monotonic`` (None: never), and the wish of someone to stop earlier."""
 
     end_s: float | None = None
-    stopped: Callable[[], bool] = field(default=_never, compare=False)
+    stopped: Callable[[], bool] = field(default=bool, compare=False)  # nobody: bool() is False
 
     def over(self) -> bool:
         """Tell whether the time is used up or someone asked to stop."""

@@ -120,7 +120,7 @@ def chosen(instance: Instance, deadline: Deadline) -> list[Instance]:
     Small micro-batches take the least memory. Raises StoppedError.
     """
     every = sorted(instance.training.choices, key=lambda one: -one.micro_batches)
-    return [replace(instance, training=one) for one in in_time(every, deadline)]
+    return [instance.trained(one) for one in in_time(every, deadline)]
 
 
 def openings(
@@ -226,7 +226,7 @@ def without(instance: Instance, limits: Iterable[Limit]) -> Instance:
         instance = replace(instance, model=replace(instance.model, cuts=None))
     # How much memory devices have is a limit of the cluster, not of the constraints.
     classes = {str(name) for kind, name in gone if kind == "memory"}
-    every = (replace(instance, training=one) for one in instance.training.choices) if classes else ()
+    every = (instance.trained(one) for one in instance.training.choices) if classes else ()
     return more_memory(changed(instance, **new), classes, max(map(enough_bytes, every), default=0))
 
 
@@ -647,4 +647,4 @@ def _least(instance: Instance, slack: Slack, plan: Possibility, possible: Possib
 def _used(instance: Instance, slack: Slack, found: Possibility) -> int:
     """Return how much more room a plan needs than an instance has, with what was chosen with it."""
     chosen, plan = found
-    return slack.used(replace(instance, training=chosen.training), plan)
+    return slack.used(instance.trained(chosen.training), plan)

@@ -25,6 +25,7 @@ from pipecut.formulation.executed import most_kept
 from pipecut.formulation.problem.constraints import NAMED
 from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import into
 from pipecut.formulation.problem.modes import Mode, forward_passes
 from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.formulation.problem.precision import NOTHING_COPIED, Copy
@@ -217,17 +218,14 @@ def stage_parts(instance: Instance, stage: Stage) -> MemoryParts:
         return parts
     runs = [MemoryParts.sum(layers[layer] for layer in run.layers) for run in stage.again]
     others = [layers[layer] for layer in kinds.keys() - {one for run in stage.again for one in run.layers}]
-    worst = max((*runs, *(replace(one, recomputed=0) for one in others)), key=_at_work)
+    runs += [replace(one, recomputed=0) for one in others]
+    # While a run is computed again and taken back; of equals the part that is computed again.
+    worst = max(runs, key=lambda one: (one.recomputed + one.working_set, one.recomputed))
     return replace(
         parts,
         recomputed=worst.recomputed + sum(one.recomputed for one in others),  # of a mode that no rule allows
         working_set=worst.working_set,
     )
-
-
-def _at_work(parts: MemoryParts) -> tuple[int, int]:
-    """Return what is held while a run is computed again and taken back, and of equals the part computed again."""
-    return parts.recomputed + parts.working_set, parts.recomputed
 
 
 def _lent(instance: Instance, stage: Stage, kind: GroupKind) -> int:
@@ -279,14 +277,14 @@ def lent_by_runs(instance: Instance, layers: range, runs: Sequence[range]) -> di
     As much as the run needs that reads most of it, other than its own; and what kept layers read of a layer that
     is computed again. Not for readers behind a kept layer that reads it and keeps as much as it reads: it counts
     there. So what stays never falls as a stage gets more layers behind.
-    Bytes, undivided; never more than the output. Cost: linear in the edges of the model.
+    Bytes, undivided; never more than the output. Cost: linear in the edges of the stage.
     """
     run_of = {layer: number for number, run in enumerate(runs) for layer in run}
-    read, needed, counted = [0] * len(instance.layers), dict[int, dict[tuple[bool, int], int]](), set[int]()
-    for edge in instance.edges:
+    read, needed, counted = dict.fromkeys(layers, 0), dict[int, dict[tuple[bool, int], int]](), set[int]()
+    edges = into(instance.edges, layers)
+    for edge in edges:
         read[edge.consumer] += edge.size_bytes
-    inner = (edge for edge in instance.edges if edge.producer in layers and edge.consumer in layers)
-    for edge in sorted(inner, key=lambda one: one.consumer):
+    for edge in (edge for edge in edges if edge.producer in layers):
         own, reader = run_of.get(edge.producer), run_of.get(edge.consumer)
         if reader is None and instance.stash_bytes[edge.consumer] >= read[edge.consumer]:
             counted.add(edge.producer)

@@ -32,7 +32,7 @@ from pipecut.formulation.costs.prices import form_of
 from pipecut.formulation.executed import PipelinePasses
 from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance
-from pipecut.formulation.problem.layers import FormEdge
+from pipecut.formulation.problem.layers import FormEdge, into
 from pipecut.formulation.problem.modes import forward_passes
 from pipecut.formulation.problem.options import BoundaryCharge, StageTime
 from pipecut.formulation.problem.plan import Plan, Stage
@@ -81,8 +81,8 @@ def stage_passes(instance: Instance, stage: Stage, *, halves: bool, known: Known
         if halves:
             backward[1] += times.weight_gradient_ns(instance, layer, form, kind)
             backward_sent[1] += sent[3]
-    for edge in instance.form_edges:
-        if edge.source in stage.span and edge.consumer in stage.span:
+    for edge in into(instance.form_edges, stage.span.layers):
+        if edge.source in stage.span:
             kind = kinds[edge.consumer]
             ends = stage.form(edge.source), stage.form(edge.consumer)
             changed = times.change_ns(instance, edge, *ends, kind)

@@ -8,6 +8,7 @@ from pipecut.formulation.costs import times
 from pipecut.formulation.costs.memory import Held, MemoryParts, capacity_bytes
 from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import into
 from pipecut.formulation.problem.options import BoundaryCharge, Compute, StageTime, Synchronisation
 from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.formulation.problem.units import ceil_div
@@ -82,8 +83,8 @@ def _stage_cost(instance: Instance, plan: Plan, known: _Known, index: int) -> St
         compute, inside = compute + taken[like][0], inside + taken[like][1]
     between = sum(
         times.between_ns(instance, edge, stage.form(edge.source), stage.form(edge.consumer), kinds[edge.consumer])
-        for edge in instance.form_edges
-        if edge.source in stage.span and edge.consumer in stage.span
+        for edge in into(instance.form_edges, stage.span.layers)
+        if edge.source in stage.span
     )
     activation, gradient, received = _boundaries(instance, plan, index)
     communication = inside + between + received

@@ -37,7 +37,7 @@ from pipecut.formulation.problem.cluster import DeviceClass
 from pipecut.formulation.problem.constraints import Sharded
 from pipecut.formulation.problem.groups import GroupKind, layouts_on
 from pipecut.formulation.problem.instance import Instance
-from pipecut.formulation.problem.layers import FormEdge, Split
+from pipecut.formulation.problem.layers import FormEdge, Split, into
 from pipecut.formulation.problem.modes import forward_passes
 from pipecut.formulation.problem.options import AllReduce, Boundary, Compute, StageTime, Synchronisation
 from pipecut.formulation.problem.plan import Span
@@ -370,11 +370,13 @@ def cut_bytes(instance: Instance, cut: int) -> int:
     Every tensor that is made before and used after the cut crosses it, also when it skips stages, and crosses
     it once however many layers use it: what a producer sends is at most its whole output.
     """
-    sent: dict[int, int] = {}
-    for edge in instance.edges:
-        if edge.producer < cut <= edge.consumer:
-            sent[edge.producer] = sent.get(edge.producer, 0) + edge.size_bytes
-    return sum(min(size, instance.output_bytes[producer]) for producer, size in sent.items())
+    if cut not in instance.crossing:  # a plan asks several times for each of its cuts
+        sent: dict[int, int] = {}
+        for edge in into(instance.edges, range(cut, len(instance.layers))):
+            if edge.producer < cut:
+                sent[edge.producer] = sent.get(edge.producer, 0) + edge.size_bytes
+        instance.crossing[cut] = sum(min(size, instance.output_bytes[producer]) for producer, size in sent.items())
+    return instance.crossing[cut]
 
 
 def activation_ns(instance: Instance, cut: int, link: Link | None) -> int:

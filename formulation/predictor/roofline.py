@@ -204,7 +204,8 @@ class _Kernels:
         c = self.constants
         flops = FLOPS_PER_MAC * copies * (rows + c.outer) * (inner + c.inner) * (columns + c.outer)
         computing = flops * NS / (c.largest * self.speeds.flops_per_second)
-        return max(computing, self.moving(self._moved(product) + self._held(weights)), Fraction(c.kernel_ns))
+        moved = self._moved(product) + weights * self.part.inner * self.part.columns
+        return max(computing, self.moving(moved), Fraction(c.kernel_ns))
 
     def gradients(self, product: Product, weights: int, gradients: int) -> Iterator[Fraction]:
         """Yield the products of the backward pass."""
@@ -224,9 +225,6 @@ class _Kernels:
         if not product.weighted:
             taken = product.read_bytes * part.inner * part.columns
         return part.samples * self.bytes.activation * (taken + made)
-
-    def _held(self, weights: int) -> Fraction:
-        return weights * self.part.inner * self.part.columns
 
 
 def adding(part: LayerPart, sizes: Bytes, speeds: Speeds, constants: Roofline) -> Fraction:

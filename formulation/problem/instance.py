@@ -281,6 +281,8 @@ class Instance:
     beside its own weights where an earlier layer that uses the same ones is in another stage (None: nothing);
     ``demands`` what the constraints ask by index; ``lent_bytes[l]`` what stays of the output of layer ``l`` for
     every micro-batch, beside what layers keep, in a stage that computes the named layers again.
+    ``crossing`` and ``others`` keep what was asked for once: what crosses cuts (``costs.times.cut_bytes``), and
+    the instances that differ in their training alone (:meth:`trained`).
     ``updated_bytes`` are the weights that are trained, ``sent_bytes`` those of ``Across``. ``alike[l]`` is the
     first layer that differs from layer ``l`` in nothing but its name and where it stands.
 
@@ -317,6 +319,8 @@ class Instance:
     demands: Demands = field(init=False)
     lent_bytes: tuple[int, ...] = field(init=False)
     alike: tuple[int, ...] = field(init=False, repr=False)
+    crossing: dict[int, int] = field(init=False, repr=False, compare=False, default_factory=dict)
+    others: dict[Training, Instance] = field(init=False, repr=False, compare=False, default_factory=dict)
     goals: tuple[Goal, ...]
     model: LayerGraph = field(repr=False, compare=False)
     cluster: Cluster = field(repr=False, compare=False)
@@ -350,6 +354,11 @@ class Instance:
     def trains(self, layer: int) -> bool:
         """Tell whether a layer makes gradients of weights, its own or those that it shares with an earlier one."""
         return self.gradient_bytes[layer] + (self.copies[layer] or NOTHING_COPIED).gradient_bytes > 0
+
+    def trained(self, training: Training) -> Instance:
+        """Return the instance with another training: the same one whenever it is asked for."""
+        known = self.others.get(training)
+        return known or self.others.setdefault(training, replace(self, training=training))
 
     def class_index(self, server: int) -> int:
         """Return the index of a server's device class in ``device_classes``."""
@@ -402,7 +411,7 @@ def _derived(written: Instance) -> dict[str, object]:
     lent = lent_bytes(edges, sizes["output_bytes"], sizes["stash_bytes"], demands.recompute_layers)
     again = [at in demands.recompute_layers for at in range(len(rows))]
     alike = _alike(
-        zip(map(_ALL_BUT_NAME, rows), products.values(), copies, lent, again, *sizes.values(), strict=True)
+        zip(map(ALL_BUT_NAME, rows), products.values(), copies, lent, again, *sizes.values(), strict=True)
     )
     return {
         "name": model.name,
@@ -435,7 +444,7 @@ def _passes(
     return found
 
 
-_ALL_BUT_NAME = attrgetter(*(one.name for one in fields(Layer) if one.name != "name"))
+ALL_BUT_NAME = attrgetter(*(one.name for one in fields(Layer) if one.name != "name"))
 
 
 def _alike(rows: Iterable[tuple[object, ...]]) -> tuple[int, ...]:

@@ -29,10 +29,12 @@ from __future__ import annotations
 
 import enum
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pipecut.formulation.predictor.curves import Measured
 from pipecut.formulation.predictor.roofline import Work
@@ -504,3 +506,12 @@ class FormEdge:
     source: int
     consumer: int
     size_bytes: int
+
+
+AnyEdge = TypeVar("AnyEdge", Edge, FormEdge)
+
+
+def into(edges: tuple[AnyEdge, ...], layers: range) -> tuple[AnyEdge, ...]:
+    """Return of edges, in order of consumer, those into a run of layers. Cost: two searches, and these."""
+    first, stop = (bisect_left(edges, end, key=attrgetter("consumer")) for end in (layers.start, layers.stop))
+    return edges[first:stop]

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipecut.formulation.problem.units import ceil_div, ceil_fraction
@@ -107,6 +108,7 @@ def layer_sizes(
     state; of a parameter the optimiser keeps as much whatever the weight takes.
     """
     weights, gradients = (Fraction(size, element_bytes) for size in (elements.weights, elements.gradients))
+    active = partial(activation_sizes, element_bytes=element_bytes, elements=elements, samples=samples)
     return {
         "parameter_bytes": tuple(
             elements.weight_bytes(layer.parameter_bytes, layer.trained_bytes, element_bytes) for layer in layers
@@ -116,14 +118,10 @@ def layer_sizes(
         "optimizer_bytes": tuple(
             ceil_div(layer.trained_bytes, element_bytes) * elements.optimizer for layer in layers
         ),
-        "input_bytes": activation_sizes((layer.input_bytes for layer in layers), element_bytes, elements, samples),
-        "output_bytes": activation_sizes(
-            (layer.output_bytes for layer in layers), element_bytes, elements, samples
-        ),
-        "stash_bytes": activation_sizes((layer.stash_bytes for layer in layers), element_bytes, elements, samples),
-        "sent_bytes": activation_sizes(
-            (layer.across.sent_bytes if layer.across else 0 for layer in layers), element_bytes, elements, samples
-        ),
+        "input_bytes": active(layer.input_bytes for layer in layers),
+        "output_bytes": active(layer.output_bytes for layer in layers),
+        "stash_bytes": active(layer.stash_bytes for layer in layers),
+        "sent_bytes": active(layer.across.sent_bytes if layer.across else 0 for layer in layers),
     }
 
 

@@ -301,7 +301,7 @@ def _again(done: list[_Found], ask: Ask, limits: Limits, needed_s: float) -> lis
 
 def instances_of(instance: Instance) -> list[Instance]:
     """Return an instance for each choice, and of ZB-H1 one for each number of stages."""
-    found = [replace(instance, training=one) for one in instance.training.choices]
+    found = [instance.trained(one) for one in instance.training.choices]
     alone = [one.training.schedule.in_halves and one.training.chunks == 1 for one in found]
     rows = zip(found, alone, strict=True)
     return [part for one, of_halves in rows for part in (_by_stages(one) if of_halves else (one,))]

@@ -135,7 +135,7 @@ def _priced(
     for found in grids.plans(choices, below):
         if below is not None and found.promised >= below:
             return
-        about, plan = replace(instance, training=found.training), grids.plan(found)
+        about, plan = instance.trained(found.training), grids.plan(found)
         priced, better = evaluate(about, plan), None
         if priced.feasible and priced.objective is not None:
             grid = GridFound(priced.objective, plan, about)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from pipecut.formulation.problem.constraints import Constraints
 from pipecut.formulation.problem.cuts import CutSpace
-from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.instance import ALL_BUT_NAME, Instance
 from pipecut.formulation.problem.layers import LayerGraph, Tie
 
 PERIODS = 32
@@ -79,7 +79,7 @@ def _classes(instance: Instance, space: CutSpace) -> tuple[list[int], int]:
     for first, stop in space.atoms():
         rows = tuple(
             (
-                replace(instance.layers[at], name=""),
+                ALL_BUT_NAME(instance.layers[at]),
                 tuple(into[at]),
                 tuple(out[at]),
                 tied.get(at),

@@ -141,7 +141,7 @@ class _Scanned:
     again: bool
 
 
-_Reach = dict[tuple[PieceCosts, Keeps, int], list[int]]
+_Reach = dict[tuple[PieceCosts, Keeps | None, int], list[int]]
 """What one, two, ... atoms of a stage that begins behind so many take together; NOWHERE where they do not fit."""
 NOWHERE = 1 << 62
 _Entry = tuple[int, "GridPlan | Callable[[], Iterator[_Entry]]"]
@@ -417,8 +417,11 @@ class _Choice:
 
     def _balanced(self, way: _Way, known: _Reach) -> tuple[tuple[int, ...], int] | None:
         """Return the cuts with the least largest stage, first stages full, and it; None if nothing fits."""
-        best, least = self._filled(way, FORBIDDEN, known), self._least_of_atoms(way)
-        low = max(ceil_div(int(least.sum()), len(way.costs)), int(least.max())) - 1
+        least = self._least_of_atoms(way)
+        mean, largest = ceil_div(int(least.sum()), len(way.costs)), int(least.max())
+        low = max(mean, largest) - 1
+        # Where memory lets them, stages take no more than the mean and an atom.
+        best = self._filled(way, mean + largest, known) or self._filled(way, FORBIDDEN, known)
         while best is not None and (left := best[1] - low) > 1:
             middle = (low + best[1]) // 2 if left > best[1] >> NEAR else best[1] - 1
             found = self._filled(way, middle, known)
@@ -432,7 +435,7 @@ class _Choice:
         """
         pieces, cuts, longest = self.grids.pieces, [0], 0
         for at, (cost, keeps) in enumerate(zip(way.costs, way.keeps, strict=True), 1):
-            if (run := known.get(key := (cost, keeps, cuts[-1]))) is None:
+            if (run := known.get(key := (cost, keeps if cost.capacity else None, cuts[-1]))) is None:
                 own = pieces.of(cuts[-1])
                 spent = self._taken(cost)[own].cumsum()
                 if cost.capacity:
@@ -496,7 +499,7 @@ class _Choice:
             own = np.append(own, crossing)
         least = self.hand(int(own.sum()), int(own.max()), len(own))
         if self.classic:
-            least = max(least, _one_f_one_b(own, crossing, self.short.training.micro_batches))
+            least = max(least, one_f_one_b(own, crossing, self.short.training.micro_batches))
         return least + int(way.costs[0].sync[rows[0]].sum()) * (self.short.goals[0] is Goal.STEP_TIME)
 
     def _crossing(self, link: Link | None, atom: int) -> int:
@@ -532,7 +535,7 @@ def _held(cost: PieceCosts, keeps: Keeps, own: NDArray[np.intp], first: int) -> 
     return kept[own].cumsum() + np.maximum.accumulate(cost.work[own]) + received
 
 
-def _one_f_one_b(own: Numbers, crossing: Numbers, steps: int) -> int:
+def one_f_one_b(own: Numbers, crossing: Numbers, steps: int) -> int:
     """Return what a step under 1F1B takes at least, by three ways through it for each stage.
 
     All pairs of passes of a stage, and the way there and back; the two of ``solvers.reduce.executed.slowest``; and

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from pipecut.formulation.costs.tables import build_tables
 from pipecut.formulation.limits import Deadline
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group
-from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.instance import ALL_BUT_NAME, FORBIDDEN, Instance
 from pipecut.formulation.problem.options import StageTime
 
 Numbers = NDArray[np.int64]
@@ -62,7 +62,7 @@ class Pieces:
         self.own, short, whole = list(CutSpace.of(model.short).atoms()), model.short, model.whole
         self.layers, self.edges, self.several = list[list[int]](), list[list[int]](), list[bool]()
         self.reads = list[tuple[int, int, int, int]]()
-        rows = [tuple(replace(one, name="") for one in short.layers[a:b]) for a, b in self.own]
+        rows = [tuple(map(ALL_BUT_NAME, short.layers[a:b])) for a, b in self.own]
         times = Counter(rows)
         self.repeats = [len(times) == len(rows) or times[row] > 1 for row in rows]
         readings = [row for row in Reading.all(short, CutSpace.of(short)) if row.block != row.own]

@@ -76,7 +76,7 @@ class PathBounds:
             for one, costs in same:
                 sums = around.of(one, costs, left)
                 left, leave = sums.left(left), sums.rooms
-                found.append(PathBound(one, _often(one), sums.ahead))
+                found.append(PathBound(one, np.array(one.often(), dtype=np.int64), sums.ahead))
             if left[0].any():
                 bounds.append(found)
                 for own, other in zip(rooms, leave, strict=False):
@@ -104,7 +104,3 @@ class PathBounds:
             if not self._roomy or any(bits[kind].any() for bits in self._roomy.values()):
                 found[kind] = self._least.of_passes(kind, often)
         return found
-
-
-def _often(weighed: WeighedPaths) -> Sums:
-    return np.array(weighed.often(), dtype=np.int64)

@@ -47,17 +47,10 @@ class Reading:
             row = found.setdefault((edge.producer, block_of[edge.consumer]), [])
             row.append((edge.size_bytes, edge.consumer, counts))
         for (producer, block), row in sorted(found.items()):
-            most, own = instance.output_bytes[producer], block_of[producer]
-            inside, counted = own == block, any(counts for *_, counts in row)
-            kept = (size for size, _, _ in takewhile(lambda one: not one[2], row))
-            if inside and not counted:
+            own, counted = block_of[producer], any(counts for *_, counts in row)
+            if own == block and not counted:
                 continue
-            yield Reading(
-                producer,
-                own,
-                block,
-                row[-1][1],
-                again_bytes=0 if inside else min(most, sum(size for size, *_ in row)),
-                kept_bytes=0 if inside else min(most, max(kept, default=0)),
-                counts=counted,
-            )
+            most = 0 if own == block else instance.output_bytes[producer]
+            kept = (size for size, _, _ in takewhile(lambda one: not one[2], row))
+            again, stays = min(most, sum(size for size, *_ in row)), min(most, max(kept, default=0))
+            yield Reading(producer, own, block, row[-1][1], again, stays, counted)
