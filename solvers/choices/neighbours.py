@@ -107,7 +107,7 @@ def narrower_plan(instance: Instance, limits: Limits, grid: GridFound | None) ->
         for one in instance.training.choices:
             if one.chunks > 1 or one.micro_batches != many:
                 continue
-            about = replace(instance, training=one)
+            about = instance.trained(one)
             priced = evaluate(about, plan)
             if not priced.feasible or priced.objective is None:
                 continue
@@ -147,7 +147,7 @@ class _Work(ByCount):
         if found is None or found.devices > total:
             return None
         if self.stages.fits(found.cells):
-            self._promised.append((found.slowest, list(found.cells)))
+            self._promised.append((max(found.times), list(found.cells)))
         return replace(found, value=0, devices=total)
 
     def _try(self, cells: Sequence[Cell]) -> None:
@@ -294,7 +294,7 @@ def widened(instance: Instance, limits: Limits, start: GridFound | None) -> Wide
     None of them where some choice has no such question, or the reduction is not asked about it. A better plan is
     told. Cost: a search for two thirds of the time.
     """
-    choices, bounds = [replace(instance, training=one) for one in instance.training.choices], dict[Training, int]()
+    choices, bounds = [instance.trained(one) for one in instance.training.choices], dict[Training, int]()
     if all(map(is_reduced, choices)) or not all(map(_is_wider, choices)):
         return Widened({}, start)
     start = _with_room(choices, limits.share(2 * PART), start)

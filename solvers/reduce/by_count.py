@@ -3,11 +3,9 @@
 Plans whose slowest stage takes more than ``lo`` and at most ``hi`` are bounded by the programme of
 ``solvers.reduce.priced`` at the price of a device that makes the bound largest: it is concave in the price, so two
 answers, one with more devices than there are and one with fewer, tell where to ask next. Intervals are halved, the
-one that promises least first; in short ones suffixes are told apart by their devices
-(``solvers.reduce.by_devices``). Answers whose stages stand on the line, one behind the other, are plans.
-
-The *slowest stage* is the one whose least time is the longest when nothing is open any more. What has its last
-value by now is slowest only if that is more than ``lo``; anything else may still come to it, and counts so.
+one that promises least first; in short ones suffixes are told apart by their devices, and all ways through a step
+are looked at (``solvers.reduce.by_devices``). Answers whose stages stand on the line, one behind the other, are
+plans. The *slowest stage* is the one whose least time is the longest when nothing is open any more.
 
 By the formula stages and boundaries count once, and the slowest of them beside it. As executed, with ``tail`` the
 stages behind the slowest one and what is between, which it has s of, and ``pre`` those before it, a step of M
@@ -16,9 +14,7 @@ micro-batches takes at least (``solvers.reduce.executed.slowest``)
 * ``pre + 2 tail + (M - s) p`` where M >= s + 2;
 * ``pre + tail + (M + 1) p / 2`` else: the stage runs all forward passes before the first backward one. One way
   goes through its first forward pass, down and up behind it, and all its backward passes; another one through all
-  forward passes, down and up, and its last backward pass. The mean of both is no more than the longer one. Or
-  ``pre + p + tail`` and what the last M - 1 stages take once more, as the first line says of the first of these,
-  which is closer where they are many (``wide``).
+  forward passes, down and up, and its last backward pass. The mean of both is no more than the longer one.
 """
 
 from __future__ import annotations
@@ -28,6 +24,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
+
 from pipecut.formulation.limits import Deadline
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
@@ -36,10 +34,11 @@ from pipecut.solvers.reduce.counted import CountedStages, ExecutedStages
 from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion, PricedSums
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.search.grids import one_f_one_b
 
 FINE = 1 << 11
 """Intervals are halved until they are no longer than such a part of where they begin."""
-NARROW = 32
+NARROW = 16
 """Stages are settled, and plans priced, in intervals that are no longer than such a part of their begin."""
 CLOSE = 1 << 14
 """A bound is the best of all prices where it is as near to what any could bring as such a part of a plan."""
@@ -49,8 +48,6 @@ PRICES = 16
 """So many prices are asked for an interval at most."""
 KNOWN = 2
 """First plans are looked for where none is known that takes less than so many times what the devices need."""
-WIDE = 16
-"""From so many micro-batches on plans of as many stages are bounded by all of the last ones."""
 STARTS = (120, 150)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""
 PART = 64
@@ -69,6 +66,7 @@ class Open:
     price: int = field(compare=False)
     cells: tuple[Cell, ...] = field(default=(), compare=False)
     exact: bool = field(default=False, compare=False)
+    part: int = field(default=PART, compare=False)
 
 
 @dataclass(slots=True)
@@ -88,7 +86,6 @@ class ByCount:
     price: Callable[[Plan], int | None]
     deadline: Deadline
     upper: int
-    wide: int = WIDE
     bounded: bool = True
     numbers: tuple[int, int] = (1, FORBIDDEN)
     bound: int = 0
@@ -218,12 +215,12 @@ class ByCount:
         """
         question = self._question(one.lo, one.hi)
         bound = max(one.bound, question.beside)
-        within = replace(question, budget=min(question.budget, bound + bound // PART + 1))
+        within = replace(question, budget=min(question.budget, bound + bound // one.part + 1))
         sums, found = PricedSums.of(self.stages, within, self._payable(within, one.price)), None
         if sums.fill():
             found = DeviceSums.of(sums, self.deadline).least()
         if found is None:
-            return replace(one, bound=within.budget + 1)
+            return replace(one, bound=within.budget + 1, part=max(1, one.part // 2))
         self._promise(found)
         return replace(one, bound=max(bound, found.value + question.more[0]), cells=found.cells, exact=True)
 
@@ -240,9 +237,16 @@ class ByCount:
 
     def _promise(self, found: PricedAnswer) -> None:
         """Keep an answer that may be a plan of use."""
-        promised = found.total + (self.micro_batches - 1) * found.slowest
+        promised = self._step_of(found.times, found.crossed) + found.once
         if promised < self.most and self.stages.fits(list(found.cells)):
             self._promised.append((promised, list(found.cells)))
+
+    def _step_of(self, times: Sequence[int], crossed: Sequence[int]) -> int:
+        """Return what a step of stages that take so long promises: as executed it may take a little longer."""
+        if self.executed:
+            return one_f_one_b(np.array(times), np.array(crossed, dtype=np.int64), self.micro_batches)
+        slowest = max((*times, *crossed) if self.bounded else times)
+        return sum(times) + sum(crossed) + (self.micro_batches - 1) * slowest
 
     def _question(self, lo: int, hi: int) -> PricedQuestion:
         many, most = self.micro_batches, self.stages.most
@@ -252,20 +256,16 @@ class ByCount:
             return PricedQuestion(lambda _: once, lo, hi, budget, self.bounded, beside, (beside,), self.numbers)
         # The mean of both ways through a stage, and that of those through one that has fewer micro-batches.
         beside = (2 * (many - 1) - min(most - 1, many - 1)) * (lo + 1) // 2
-        alone = 0 if many >= self.wide else (many - 1) * (lo + 1) // 2
-        more = (0, max(0, many - most) * (lo + 1), alone)
+        more = (0, max(0, many - most) * (lo + 1), (many - 1) * (lo + 1) // 2)
         return PricedQuestion(self._phases, lo, hi, self.most - 1, False, beside, more, self.numbers, many)
 
     def _phases(self, slot: int) -> tuple[tuple[Option, ...], ...]:
         """Return what stages may be as executed: the slowest or before it; behind it twice, or once."""
-        many, wide = self.micro_batches, self.micro_batches >= self.wide
-        # Behind a stage with few micro-batches all counts once, or from the slot on where they are enough twice.
-        rest = 1 if wide and slot == many - 1 else 2
-        slowest = Option(0, 2 * (many - slot), 1, 2)
-        if many < slot + 2:
-            slowest = Option(0, 2 if wide else many + 1, rest, 1)
+        many = self.micro_batches
+        # Behind a stage with few micro-batches all counts once.
+        slowest = Option(0, 2 * (many - slot), 1, 2) if many >= slot + 2 else Option(0, many + 1, 2, 1)
         before = (Option(1, 0, 0, 1),) if slot else ()
-        once = () if many > self.stages.most or (wide and slot < many - 1) else (Option(1, 0, rest, 1),)
+        once = () if many > self.stages.most else (Option(1, 0, 2, 1),)
         return (slowest, *before), (Option(2, 0, 1, 2),), once
 
     def _try(self, cells: Sequence[Cell]) -> None:
@@ -276,8 +276,7 @@ class ByCount:
         self._seen.add(key)
         times = [self.takes(cell, len(cells) - 1 - at) for at, cell in enumerate(cells)]
         known = [time for time in times if time is not None]
-        promised = sum(known) + (self.micro_batches - 1) * max(known, default=0)
-        if len(known) < len(times) or promised >= self.most + self.most // 64:
+        if len(known) < len(times) or self._step_of(known, [0] * (len(known) - 1)) >= self.most + self.most // 64:
             return
         plan = self.make(cells)
         value = None if plan is None else self.price(plan)

@@ -5,6 +5,10 @@ more than any plan keeps. Here suffixes are told apart by their devices: of thos
 size at one atom, one that takes no less than another and has no fewer devices is left out. At a price what may
 stand before a suffix takes at least so much, less that price for every device that the suffix leaves: what comes
 to more than the budget is not gone on with, and few are left.
+
+A step takes no less than any of its ways, and one goes through each stage (``solvers.reduce.by_count``), not the
+slowest alone. Until the slowest one is met, suffixes carry the longest way so far beside what is counted: whatever
+is before them makes it longer by what it takes.
 """
 
 from __future__ import annotations
@@ -20,42 +24,52 @@ from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedSums
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.sums import Numbers
 
+MOST_BITS = 10
+"""What is before suffixes is looked at with devices for so few bits less as well."""
+LOOKED_AT = (2, 6, 32)
+"""Suffixes are compared with so many before them, one after another."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Front:
     """Suffixes that no other one beats, one a column, sorted by where they begin: ``at`` numbers size and atom.
 
-    ``devices`` is how many they have, ``value`` what is counted of them. ``came`` is where they come from: the
-    number of the option, the run of atoms, and the column behind; where a boundary was added the column alone.
+    ``devices`` is how many they have, ``value`` what is counted of them, ``way`` what the longest way through any
+    of their stages takes from where they begin. ``came`` is where they come from: the number of the option, the
+    run of atoms, and the column behind; where a boundary was added the column alone.
     """
 
     at: Numbers
     devices: Numbers
     value: Numbers
+    way: Numbers
     came: Numbers
 
-    @staticmethod
-    def of(at: Numbers, devices: Numbers, value: Numbers, came: Numbers) -> _Front:
-        """Leave out what takes no less and has no fewer devices than another one that begins there."""
-        # By beginning, then by value; of one number each where they have the bits.
-        bits = int(value.max(initial=0)).bit_length()
-        short = int(at.max(initial=0)).bit_length() + bits < 63
-        order = np.argsort((at << bits) + value) if short else np.lexsort((value, at))
-        at, devices, value = at[order], devices[order], value[order]
-        # Those of one beginning are below all of the ones before: [3, 1 | 5, 2] is [3, 1 | -5, -8] with 10 each.
-        fewest = devices - at * (int(devices.max(initial=0)) + 2)
-        kept = np.ones(len(at), dtype=np.bool_)
-        kept[1:] = fewest[1:] < np.minimum.accumulate(fewest)[:-1]
-        return _Front(at[kept], devices[kept], value[kept], came[order[kept]])
+    @property
+    def useful(self) -> _Front:
+        """Leave out what takes no less, by either, and has no fewer devices than others that begin there.
+
+        Of those before it by what they take it is compared with a few, and then what is left with more.
+        """
+        bits = int(self.value.max(initial=0)).bit_length()
+        short = int(self.at.max(initial=0)).bit_length() + bits < 63
+        order = np.argsort((self.at << bits) + self.value) if short else np.lexsort((self.value, self.at))
+        for many in LOOKED_AT:
+            at, devices, way = (row[order] for row in (self.at, self.devices, self.way))
+            kept = np.ones(len(at), dtype=np.bool_)
+            for by in range(1, min(many, len(at) - 1) + 1):
+                kept[by:] &= (at[by:] != at[:-by]) | (devices[by:] < devices[:-by]) | (way[by:] < way[:-by])
+            order = order[kept]
+        return self.some(order)
 
     @staticmethod
     def joined(rows: list[_Front]) -> _Front:
         """Return the columns of all."""
         return _Front(*(np.concatenate([getattr(row, name) for row in rows]) for name in _Front.__slots__))
 
-    def some(self, kept: NDArray[np.bool_]) -> _Front:
+    def some(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> _Front:
         """Return some of the columns."""
-        return _Front(self.at[kept], self.devices[kept], self.value[kept], self.came[kept])
+        return _Front(*(getattr(self, name)[kept] for name in _Front.__slots__))
 
 
 @dataclass(slots=True)
@@ -65,13 +79,16 @@ class DeviceSums:
     sums: PricedSums
     deadline: Deadline
     before: list[list[Numbers]]
+    fronts: list[tuple[int, Numbers]]
     _rests: dict[tuple[int, int, int], _Front] = field(default_factory=dict)
     _found: list[list[_Front]] = field(default_factory=list)
 
     @staticmethod
     def of(sums: PricedSums, deadline: Deadline) -> DeviceSums:
         """Look at what may stand before suffixes; ``PricedSums.fill`` has found what may be behind them."""
-        return DeviceSums(sums, deadline, _before(sums))
+        # What is before a suffix counts once, so fewer devices than at the price of all may be best there.
+        prices = [sums.price >> bits for bits in range(0, MOST_BITS, 2)]
+        return DeviceSums(sums, deadline, _before(sums), [(price, sums.front_at(price)) for price in prices])
 
     def least(self) -> PricedAnswer | None:
         """Return the least sum; None where no stages are within the budget.
@@ -101,89 +118,96 @@ class DeviceSums:
         """Return the suffixes of a phase with a stage more."""
         rows = [self._with(number, option, slot, phase) for number, option in enumerate(options)]
         nothing = np.zeros(0, dtype=np.int64)
-        rows.append(_Front(nothing, nothing, nothing, np.zeros((0, 3), dtype=np.int64)))
+        rows.append(_Front(nothing, nothing, nothing, nothing, np.zeros((0, 3), dtype=np.int64)))
         made = _Front.joined(rows)
         left = self.sums.stages.line.devices - made.devices
         before = self.before[slot][phase].ravel()[made.at] - self.sums.price * left
-        kept = made.some((left >= 0) & (made.value + before <= self._most))
-        return _Front.of(kept.at, kept.devices, kept.value, kept.came)
+        fits = (left >= 0) & (made.value + before <= self._most)
+        return made.some(fits & (made.way + self._on(made.at, made.devices) <= self.sums.question.budget)).useful
+
+    def _on(self, at: Numbers, devices: Numbers) -> Numbers:
+        """Return what is before suffixes at least, on the devices that they leave."""
+        left, atom = self.sums.stages.line.devices - devices, at % self._places
+        return np.maximum.reduce([least[atom] - price * left for price, least in self.fronts])
 
     @property
     def _most(self) -> int:
         return self.sums.question.budget - self.sums.question.more[0]
 
     def _with(self, number: int, option: Option, slot: int, phase: int) -> _Front:
-        """Return suffixes that have a stage in a slot in such a way.
+        """Return suffixes that have a stage in a slot in such a way: all runs of use with all that may be behind.
 
         Whichever stage is the slowest, there is a way through this one: as through that one, or through all its
         pairs of passes. It goes on through what is before, or ends with what the stage does once a step.
         """
-        made = self._joined(number, option, slot, phase)
-        run, many = made.came[:, 1], self.sums.question.passes
-        own, way = self.sums.times(slot)[run], made.value
-        once = self.sums.ended(slot)[run] - own
-        if option.own == 1:
-            # What a first stage does once a step is counted already.
-            once = np.where(self.sums.useful.first[run] == 0, 0, once)
+        sums, useful, many = self.sums, self.sums.useful, self.sums.question.passes
+        front, times, counted = self._behind(option, slot), sums.times(slot), sums.counted(option, slot)
+        run, rest = self._pairs(front, counted, option, (slot, phase))
+        own, value, way = times[run], counted[run] + front.value[rest], times[run] + front.way[rest]
+        begin = useful.size[run] * self._places + useful.first[run]
+        devices = sums.stages.devices[useful.size[run]] + front.devices[rest]
+        once, through = sums.ended(slot)[run] - own, many * own
         if phase:
-            left = self.sums.stages.line.devices - made.devices
-            once = np.maximum(once, self.sums.front[made.at % self._places] - self.sums.price * left)
-            twice = way + (many - slot - 2) * own
-            way = many * own if phase > 1 or many < slot + 2 else np.maximum(twice, many * own)
-        return made.some(way + once <= self.sums.question.budget)
+            if phase == 1 and many >= slot + 2:
+                through = np.maximum(through, value + (many - slot - 2) * own)
+            further, way = np.maximum(once, self._on(begin, devices)), np.maximum(way, through)
+            fits = through + further <= sums.question.budget
+        else:
+            # From here on all of these ways take the same. They end with what the first stage does once a step,
+            # which is counted already of one before the slowest.
+            ends = np.where(useful.first[run] == 0, once, 0)
+            value = np.maximum(value + ends * (option.own != 1), np.maximum(through, way) + ends)
+            fits, way = np.maximum(value, through + once) <= sums.question.budget, value
+        run, rest = run[fits], rest[fits]
+        came = np.stack([np.full_like(run, number), run, front.came[rest]], axis=1)
+        return _Front(begin[fits], devices[fits], value[fits], way[fits], came)
 
-    def _joined(self, number: int, option: Option, slot: int, phase: int) -> _Front:
-        """Return all runs of atoms of use with all that may be behind each."""
-        sums, stages, useful = self.sums, self.sums.stages, self.sums.useful
-        front, size, counted = self._behind(option, slot), useful.size, sums.counted(option, slot)
-        before, behind = self.before[slot][phase][size, useful.first], sums.behind(option, slot)[size, useful.stop]
-        paid = sums.price * (stages.line.devices - stages.devices[size])
+    def _pairs(
+        self, front: _Front, counted: Numbers, option: Option, where: tuple[int, int]
+    ) -> tuple[Numbers, Numbers]:
+        """Return runs of atoms of use, each as often as something may be behind it, and the columns of that."""
+        sums, stages, useful, (slot, phase) = self.sums, self.sums.stages, self.sums.useful, where
+        before, behind = self.before[slot][phase][useful.size, useful.first], sums.behind(option, slot)
+        paid = sums.price * (stages.line.devices - stages.devices[useful.size])
         some = np.flatnonzero((counted < FORBIDDEN) & (counted + before + behind - paid <= self._most))
-        ends = stages.joint_of[size[some]] * self._places + useful.stop[some]
+        ends = stages.joint_of[useful.size[some]] * self._places + useful.stop[some]
         first, last = np.searchsorted(front.at, ends), np.searchsorted(front.at, ends, side="right")
         many = last - first
         # [2, 5) and [7, 9) are 2 3 4 7 8.
-        rest = np.repeat(first - np.cumsum(many) + many, many) + np.arange(int(many.sum()))
-        run = np.repeat(some, many)
-        value = counted[run] + front.value[rest]
-        if not phase:
-            # A stage runs all pairs of passes, whatever is behind it.
-            value = np.maximum(value, sums.question.passes * sums.times(slot)[run])
-        at = size[run] * self._places + useful.first[run]
-        came = np.stack([np.full_like(run, number), run, front.came[rest]], axis=1)
-        return _Front(at, stages.devices[size[run]] + front.devices[rest], value, came)
+        return np.repeat(some, many), np.repeat(first - np.cumsum(many) + many, many) + np.arange(int(many.sum()))
 
     def _behind(self, option: Option, slot: int) -> _Front:
         """Return what may be behind a stage with the boundary between, by the joint of its size and by atom."""
         key = slot, option.rest, option.crossed
         if key not in self._rests:
             joints = np.unique(self.sums.stages.joint_of[self.sums.useful.size])[:, None]
-            size, atom, devices, value = (np.zeros(1, dtype=np.int64),) * 4
+            size, atom, devices = (np.zeros(1, dtype=np.int64),) * 3
+            atom, value = atom + self._places - 1, np.zeros((len(joints), 1), dtype=np.int64)
+            way = value
             if slot:
                 rest = self._found[slot - 1][option.rest]
-                devices, value, (size, atom) = rest.devices, rest.value, np.divmod(rest.at, self._places)
-                value = value + self.sums.crossed(option)[joints, size, atom]
-            else:
-                atom, value = atom + self._places - 1, np.zeros((len(joints), 1), dtype=np.int64)
-            fits, came = value.ravel() < FORBIDDEN, np.tile(np.arange(len(devices)), len(joints))
-            at, devices = (joints * self._places + atom).ravel(), np.tile(devices, len(joints))
-            self._rests[key] = _Front.of(at[fits], devices[fits], value.ravel()[fits], came[fits])
+                devices, (size, atom) = rest.devices, np.divmod(rest.at, self._places)
+                value = rest.value + self.sums.crossed(option)[joints, size, atom]
+                way = rest.way + self.sums.crossing[joints, size, atom]
+            came, devices = (np.tile(row, len(joints)) for row in (np.arange(len(devices)), devices))
+            front = _Front((joints * self._places + atom).ravel(), devices, value.ravel(), way.ravel(), came)
+            self._rests[key] = front.some(front.value < FORBIDDEN).useful
         return self._rests[key]
 
     def _answer(self, value: int, slot: int, at: int) -> PricedAnswer:
         """Go back through the phases from the best sum, in column ``at`` of those of its slot."""
-        sums, useful, cells, phase, x, slowest, total = self.sums, self.sums.useful, list[Cell](), 0, 0, 0, 0
+        sums, useful, phase, x = self.sums, self.sums.useful, 0, 0
+        cells, times, crossed = list[Cell](), list[int](), list[int]()
         for now in range(slot, -1, -1):
             number, run, at_behind = (int(one) for one in self._found[now][phase].came[at])
             size, first, stop = int(useful.size[run]), int(useful.first[run]), int(useful.stop[run])
-            time, crossed = int(sums.times(now)[run]), 0
             if cells:
-                crossed = int(sums.crossing[sums.stages.joint_of[cells[-1].size], size, first])
+                crossed.append(int(sums.crossing[sums.stages.joint_of[cells[-1].size], size, first]))
             cells.append(Cell(x, size, first, stop))
-            x, total = x + int(sums.stages.devices[size]), total + time + crossed
-            slowest = max(slowest, time, crossed if sums.question.bounded else 0)
+            times.append(int(sums.times(now)[run]))
+            x += int(sums.stages.devices[size])
             phase, at = sums.question.phases(now)[phase][number].rest, at_behind
-        return PricedAnswer(value, x, tuple(cells), slowest, total + sums.ends(cells[0], slot))
+        return PricedAnswer(value, x, tuple(cells), tuple(times), tuple(crossed), sums.ends(cells[0], slot))
 
 
 def _before(sums: PricedSums) -> list[list[Numbers]]:

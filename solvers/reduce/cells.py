@@ -25,7 +25,6 @@ from pipecut.solvers.atoms.programs import programs
 from pipecut.solvers.reduce.growth import FAST, LEAN, STASH, AtomGrowth, Nodes, RecomputeCase
 from pipecut.solvers.reduce.kinds import Priced
 from pipecut.solvers.reduce.sums import (
-    MOST_BYTES,
     NO_SUM,
     TIME_BITS,
     ByteWeights,
@@ -132,7 +131,6 @@ class Cells:
     working: Numbers
     growth: AtomGrowth
     _slots: dict[int, Numbers] = field(default_factory=dict)
-    _most: dict[int, Numbers] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[GroupKind, ...]:
@@ -205,66 +203,45 @@ class Cells:
         if self.held is None:
             in_flight = 1
         if in_flight not in self._slots:
-            found = self._of_case(self.cases[0], in_flight)
+            room = None if self.held is None else self.room(in_flight)
+            found = self._of_case(self.cases[0], in_flight, room)
             for case in self.cases[1:]:
                 where = np.ix_(case.kinds, case.nodes)
-                found[where] = np.minimum(found[where], self._of_case(case, in_flight))
+                found[where] = np.minimum(found[where], self._of_case(case, in_flight, room))
             self._slots[in_flight] = found
         return self._slots[in_flight]
-
-    def most(self, in_flight: int) -> Numbers:
-        """Return ``[kind, node]``: what the fastest stage that fits takes at most; FORBIDDEN: nothing is known.
-
-        What weighs least at some price fits if that leaves it no more bytes than there are. Kinds whose atoms may
-        be computed again one by one weigh less than any of their stages, so nothing is known of them.
-        """
-        if self.held is None:
-            return self.least(in_flight)
-        if in_flight not in self._most:
-            self._most[in_flight] = self._most_of(in_flight, self.held)
-        return self._most[in_flight]
-
-    def _most_of(self, in_flight: int, held: MemoryTables) -> Numbers:
-        weights, sums = self.weights, self.cases[0].sums
-        room = self.room(in_flight) + self.working - self.growth.working(most=True)
-        found = np.full_like(room, FORBIDDEN)
-        timed = np.flatnonzero(weights.time[:, 0])[1:]
-        weighed = weights.stash[timed, 0] // weights.once[timed, 0]
-        # What holds little with many in flight holds little with fewer; nearest are those that are enough.
-        many = min(weighed.tolist(), key=lambda one: (one < in_flight, abs(one - in_flight)), default=1)
-        for at in timed[weighed == many]:
-            price = weights.once[at][:, None]
-            bytes_ = np.minimum((sums[at] - sums[FAST]) // price, MOST_BYTES)
-            fits = (sums[at] < NO_SUM) & (bytes_ * max(in_flight, many) // many <= room)
-            least = price * np.minimum(sums[LEAN + IN_FLIGHT.index(many)], MOST_BYTES)
-            found = np.where(fits, np.minimum(found, (sums[at] - least) // weights.scale), found)
-        found[[*held.recomputing]] = FORBIDDEN
-        return np.maximum(found, self.least(in_flight))
 
     def sums_of(self, kind: int, node: int) -> Numbers:
         """Return the least sums by weights of one kind and node in any case."""
         rows = (case.of(kind, node) for case in self.cases)
         return np.minimum.reduce([row for row in rows if row is not None])
 
-    def _of_case(self, case: RecomputeCase, in_flight: int) -> Numbers:
+    def _of_case(self, case: RecomputeCase, in_flight: int, room: Numbers | None) -> Numbers:
         sums, never = case.sums, (case.sums[FAST] >= NO_SUM) | (case.more >= NO_SUM)
-        found, where = sums[FAST], np.ix_(case.kinds, case.nodes)
-        if self.held is not None:
-            room = self.room(in_flight)[where] - np.where(never, 0, case.more)
+        found = sums[FAST]
+        if room is not None:
+            room = room[np.ix_(case.kinds, case.nodes)] - np.where(never, 0, case.more)
             never |= room < 0
-            room = np.maximum(room, 0)
-            for at in range(LEAN, len(self.weights)):
-                price, stash = (row[at, case.kinds, None] for row in (self.weights.once, self.weights.stash))
-                if (stash > price * in_flight).any():
-                    continue
+            room, stash = np.maximum(room, 0), sums[STASH]
+            for at in self._rows(in_flight):
+                price, weighed = (row[at, case.kinds, None] for row in (self.weights.once, self.weights.stash))
                 # What is weighed for fewer micro-batches than are in flight holds the least stash for the others.
-                further = price * in_flight - stash
-                least = sums[at] + product(further, sums[STASH]) if further.any() else sums[at]
+                further = price * in_flight - weighed
+                least = sums[at] + product(further, stash) if further.any() else sums[at]
                 if self.weights.time[at, 0]:
                     found = np.maximum(found, least - price * room)
                 else:
                     never |= least > room
         return np.where(never, FORBIDDEN, np.minimum(-(-found // self.weights.scale), FORBIDDEN))
+
+    def _rows(self, in_flight: int) -> list[int]:
+        """Return the weights of bytes that say most of so many micro-batches: those for as many, or little fewer.
+
+        The least of a sum is no less than that of its parts, so what is weighed for fewer says no more.
+        """
+        many = max(one for one in IN_FLIGHT if one <= in_flight)
+        once, stash = self.weights.once[LEAN:, 0], self.weights.stash[LEAN:, 0]
+        return (LEAN + np.flatnonzero(stash == many * once)).tolist()
 
     def price(self, kind: int, node: int, in_flight: int) -> int:
         """Return the number of the price (:meth:`prices`) by which a stage takes most."""

@@ -75,12 +75,18 @@ class CountedStages:
     def _of_sizes(self, by_seat: Least, slot: int) -> Numbers:
         """Return ``[size, first atom, atom behind the last]``: the least of the seats of a size."""
         if (by_seat, slot) not in self._known:
-            found = np.full((len(self.devices), self.atoms + 1, self.atoms + 1), FORBIDDEN, dtype=np.int64)
-            for size, seats in enumerate(self.seats):
-                for seat in seats:
-                    np.minimum(found[size], by_seat(seat, slot), out=found[size])
+            found = np.empty((len(self.devices), self.atoms + 1, self.atoms + 1), dtype=np.int64)
             self._known[by_seat, slot] = found
+            for size in range(len(self.seats)):
+                self._look(by_seat, slot, size)
         return self._known[by_seat, slot]
+
+    def _look(self, by_seat: Least, slot: int, size: int) -> None:
+        """Find the least of the seats of a size anew."""
+        found = self._known[by_seat, slot][size]
+        found[:] = FORBIDDEN
+        for seat in self.seats[size]:
+            np.minimum(found, by_seat(seat, slot), out=found)
 
     def pace_ns(self) -> int:
         """Return what the slowest stage of any plan takes at least.
@@ -96,26 +102,19 @@ class CountedStages:
         """Return ``[size, first atom, atom behind the last]``: a pair of passes, and what is done behind it."""
         return self._of_sizes(self.times.ended, self.like(slot))
 
-    def most_ns(self, slot: int) -> Numbers:
-        """Return ``[size, first atom, atom behind the last]``: what least times of a slot will come to at most.
-
-        Far from the end that of a slot a little further from it, where no stage takes less.
-        """
-        many = self.in_flight(slot)
-        return self._of_sizes(self.times.most, (many if many - 1 in self._apart else -_rounded(-many)) - 1)
-
     def closer(self, cells: Sequence[Cell], limit: int) -> bool:
         """Bring the least times of stages closer, wherever they stand; tell whether that changed anything.
 
         Those in their slots are told apart, and they are settled as far as they may be below a limit.
         """
         slots = range(len(cells) - 1, -1, -1)
-        new = not self._apart.issuperset(slots)
+        new, first = not self._apart.issuperset(slots), not self._apart
         self._apart.update(slots)
         # What takes as long in two slots does so in all that lie between.
         order = sorted(slots, key=lambda slot: (-((slot + 1) & -(slot + 1)), slot))
         changed = [self._settled(cells[-1 - slot], slot, limit) for slot in (*slots[:1], *order)]
-        self._known.clear()
+        if first:  # from here on what is done once a step counts
+            self._known.clear()
         return new or any(changed)
 
     def _settled(self, cell: Cell, slot: int, limit: int) -> bool:
@@ -123,6 +122,9 @@ class CountedStages:
         for seat in self.seats[cell.size]:
             x = int(np.flatnonzero(self.line.seat[:, cell.size] == seat)[0])
             changed |= self.times.settle(Cell(x, cell.size, cell.first, cell.stop), slot, limit)
+        for by_seat, at in self._known:
+            if at == self.in_flight(slot) - 1:
+                self._look(by_seat, at, cell.size)
         return changed
 
     def like(self, slot: int) -> int:
@@ -203,13 +205,6 @@ class ExecutedStages:
         """Return ``[first atom, atom behind the last]``: a pair of passes and all that is done once a step."""
         least = self.least(seat, slot)
         return least if self._priced is None else np.maximum(least, self._priced[1].least(seat, slot))
-
-    def most(self, seat: int, slot: int) -> Numbers:
-        """Return ``[first atom, atom behind the last]``: what least times will come to at most."""
-        found = self.passes.most(seat, slot).copy()
-        more = FORBIDDEN if self._priced is None else self.charged.most(seat, slot)[0]
-        found[0] = np.maximum(found[0], more)
-        return found
 
     def settle(self, cell: Cell, slot: int, limit: int) -> bool:
         """Price a stage exactly as far as it may be below a limit; tell whether anything changed."""

@@ -260,12 +260,12 @@ class AtomGrowth:
         least = values.min(axis=-1, where=blocks, initial=NO_SUM)
         return np.where(blocks, least[..., None], np.where(ends, values, 0))
 
-    def working(self, *, most: bool = False) -> Numbers:
-        """Return ``[kind, node]``: the largest working set at least, or at most if no atom is computed again."""
+    def working(self) -> Numbers:
+        """Return ``[kind, node]``: the largest working set at least."""
         held = self.sums.held
         if held is None:
             return np.zeros((len(self.sums.tables.kinds), len(self.nodes.parent)), dtype=np.int64)
-        by_atom = self._working_of_atoms(held, most=most)
+        by_atom = self._working_of_atoms(held)
         if self.word.apart:
             by_atom = self._levelled(by_atom, range(self.word.short_space.stops))
         found = by_atom[:, self.nodes.atom]
@@ -274,13 +274,9 @@ class AtomGrowth:
                 found[:, node] = np.maximum(found[:, node], found[:, parent])
         return found
 
-    def _working_of_atoms(self, held: MemoryTables, *, most: bool = False) -> Numbers:
-        """Return ``[kind, atom]``: the largest working set of a layer at least, or at most."""
+    def _working_of_atoms(self, held: MemoryTables) -> Numbers:
+        """Return ``[kind, atom]``: the largest working set of a layer at least."""
         by_layer = held.least(held.working_set)
-        if most:
-            by_layer = held.working_set.max(axis=2, where=held.possible, initial=0)
-            for (_, layer), copies in held.copies.items():
-                by_layer[:, layer] += copies.working_set.max(axis=1)
         ends = self.word.short_space.atoms()
         return np.stack([by_layer[:, first:stop].max(axis=1) for first, stop in ends], axis=1)
 

@@ -64,15 +64,21 @@ class PricedQuestion:
 class PricedAnswer:
     """The least sum at a price, how many devices its stages have, and these.
 
-    ``total`` is what they and the boundaries take one after another, with what the first one does once a step;
-    ``slowest`` is the longest that counts as such.
+    ``times`` are what they take, ``crossed`` what boundaries behind them do, and ``once`` is what the first one
+    does once a step.
     """
 
     value: int
     devices: int
     cells: tuple[Cell, ...]
-    slowest: int
-    total: int
+    times: tuple[int, ...]
+    crossed: tuple[int, ...]
+    once: int
+
+    @property
+    def total(self) -> int:
+        """Return what stages and boundaries take one after another, with what the first one does once a step."""
+        return sum(self.times) + sum(self.crossed) + self.once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,11 +116,12 @@ class PricedSums:
     front: Numbers
     crossing: Numbers
     useful: _Useful
-    _found: list[list[Numbers]] = field(default_factory=list)
+    _ends: Numbers
+    _found: list[Numbers] = field(default_factory=list)
     _taken: dict[int, Numbers] = field(default_factory=dict)
     _ended: dict[int, Numbers] = field(default_factory=dict)
     _crossings: dict[int, Numbers] = field(default_factory=dict)
-    _short: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    _counted: dict[tuple[int, int], Numbers] = field(default_factory=dict)
     _best: tuple[int, int] = (FORBIDDEN, 0)
 
     @staticmethod
@@ -123,8 +130,7 @@ class PricedSums:
         crossing = stages.crossing
         if question.bounded:
             crossing = np.where(crossing > question.hi, FORBIDDEN, crossing)
-        cells = stages.least(0)
-        cells = np.where(cells > question.hi, FORBIDDEN, cells + price * stages.devices[:, None, None])
+        cells = _priced(stages, question.hi, price)
         least, crossed = cells.min(axis=0), crossing.min(axis=(0, 1))
         front = sums_before(least, crossed)
         # From the other end: what is behind an atom, with the boundary there.
@@ -132,7 +138,13 @@ class PricedSums:
         most = min(question.budget - question.beside + price * stages.line.devices, FORBIDDEN - 1)
         useful = front[:, None] + cells + behind <= most
         runs = _Useful.of(useful)
-        return PricedSums(stages, question, price, front, crossing, runs)
+        ends = stages.joint_of[runs.size] * (stages.atoms + 1) + runs.stop
+        return PricedSums(stages, question, price, front, crossing, runs, ends)
+
+    def front_at(self, price: int) -> Numbers:
+        """Return by atom what all stages before it take at least at a price, with the boundary there."""
+        least = _priced(self.stages, self.question.hi, price).min(axis=0)
+        return sums_before(least, self.crossing.min(axis=(0, 1)))
 
     def least(self) -> PricedAnswer | None:
         """Return the least sum; None where no stages are within the budget.
@@ -146,15 +158,15 @@ class PricedSums:
         question = self.question
         most = min(question.budget + self.price * self.stages.line.devices, FORBIDDEN - 1)
         fewest, most_stages = question.numbers
+        before = self.front + np.array(question.more)[:, None, None]
         for slot in range(min(self.stages.most, most_stages)):
-            made = [self._made(options) for options in question.phases(slot)]
-            for row, more in zip(made, question.more, strict=True):
-                row[row + self.front + more > most] = FORBIDDEN
-            if all((row >= FORBIDDEN).all() for row in made):
+            made = self._made(question.phases(slot))
+            made[made + before > most] = FORBIDDEN
+            if made.min() >= FORBIDDEN:
                 break
             self._found.append(made)
             if slot + 1 >= fewest:
-                self._best = min(self._best, (int(made[0][:, 0].min()), slot))
+                self._best = min(self._best, (int(made[0, :, 0].min()), slot))
         return self._best[0] < FORBIDDEN
 
     def times(self, slot: int) -> Numbers:
@@ -173,18 +185,16 @@ class PricedSums:
     def counted(self, option: Option, slot: int) -> Numbers:
         """Return by run what is counted of a stage in a slot.
 
-        First stages that are not the slowest count with all that they do once a step; stages that will never take
-        more than ``lo`` are not the slowest.
+        First stages that are not the slowest count with all that they do once a step.
         """
-        times, useful = self.times(slot), self.useful
-        if not option.halves:
-            own = self._whole(slot) if option.own == 1 else times
-            return np.where(times < FORBIDDEN, option.own * own, FORBIDDEN)
-        longer = np.maximum(times, self.question.lo + 1)
-        if slot not in self._short:
-            most = self.stages.most_ns(slot)[useful.size, useful.first, useful.stop]
-            self._short[slot] = (times >= FORBIDDEN) | (most <= self.question.lo)
-        return np.where(self._short[slot], FORBIDDEN, option.own * times + option.halves * longer // 2)
+        times = self.times(slot)
+        if option.halves:
+            longer = np.maximum(times, self.question.lo + 1)
+            return np.where(times < FORBIDDEN, option.own * times + option.halves * longer // 2, FORBIDDEN)
+        if (key := (option.own, self.stages.like(slot))) not in self._counted:
+            own = self._whole(slot) if option.own == 1 else self.times(slot)
+            self._counted[key] = np.where(self.times(slot) < FORBIDDEN, option.own * own, FORBIDDEN)
+        return self._counted[key]
 
     def _whole(self, slot: int) -> Numbers:
         """Return by run what a stage in a slot takes, with all that first ones do once a step."""
@@ -203,25 +213,26 @@ class PricedSums:
         ended, passes = (int(row[first.size, 0, first.stop]) for row in rows)
         return ended - passes
 
-    def _made(self, options: tuple[Option, ...]) -> Numbers:
-        """Return ``[size, atom]``: the least suffixes in a phase with a stage more."""
+    def _made(self, phases: tuple[tuple[Option, ...], ...]) -> Numbers:
+        """Return ``[phase, size, atom]``: the least suffixes with a stage more."""
         useful, slot = self.useful, len(self._found)
-        made = np.full((len(self.stages.devices), self.stages.atoms + 1), FORBIDDEN, dtype=np.int64)
+        made = np.full((len(phases), len(self.stages.devices), self.stages.atoms + 1), FORBIDDEN, dtype=np.int64)
         sizes, firsts = useful.size[useful.row], useful.first[useful.row]
-        for option in options:
-            behind = self.behind(option, slot)[useful.size, useful.stop]
-            sums = np.minimum.reduceat(self.counted(option, slot) + behind, useful.row)
-            made[sizes, firsts] = np.minimum(made[sizes, firsts], sums)
-        return np.minimum(made + self.price * self.stages.devices[:, None], FORBIDDEN)
+        every = [(phase, option) for phase, options in enumerate(phases) for option in options]
+        ways = {(option.rest, option.crossed): option for _, option in every}
+        behind = {way: self.behind(option, slot) for way, option in ways.items()}
+        rows = [self.counted(option, slot) + behind[option.rest, option.crossed] for _, option in every]
+        sums = np.minimum.reduceat(np.array(rows), useful.row, axis=1)
+        for (phase, _), row in zip(every, sums + self.price * self.stages.devices[sizes], strict=True):
+            made[phase, sizes, firsts] = np.minimum(made[phase, sizes, firsts], row)
+        return made
 
     def behind(self, option: Option, slot: int) -> Numbers:
-        """Return ``[size, atom]``: what is behind a stage of a size in a slot, with the boundary."""
+        """Return by run what is behind a stage in a slot, with the boundary."""
         if not slot:
-            rest = np.full((len(self.stages.devices), self.stages.atoms + 1), FORBIDDEN, dtype=np.int64)
-            rest[:, -1] = 0
-            return rest
-        sums = self._found[slot - 1][option.rest][None] + self.crossed(option)
-        return np.minimum(sums.min(axis=1), FORBIDDEN)[self.stages.joint_of]
+            return np.where(self.useful.stop == self.stages.atoms, 0, FORBIDDEN)
+        sums = (self._found[slot - 1][option.rest] + self.crossed(option)).min(axis=1)
+        return np.minimum(sums, FORBIDDEN).take(self._ends)
 
     def crossed(self, option: Option) -> Numbers:
         """Return ``[joint, size, atom]``: what boundaries count."""
@@ -234,23 +245,21 @@ class PricedSums:
         """Go back through the phases from the best sum."""
         slot = self._best[1]
         best = self._found[slot][0][:, 0]
-        phase, atom, x, size, slowest, total = 0, 0, 0, int(best.argmin()), 0, 0
-        cells: list[Cell] = []
+        phase, atom, x, size = 0, 0, 0, int(best.argmin())
+        cells, times, crossed = list[Cell](), list[int](), list[int]()
         for at in range(slot, -1, -1):
             option, stop, time = self._came((phase, at), size, atom)
             cells.append(Cell(x, size, atom, stop))
             x += int(self.stages.devices[size])
-            slowest, total, atom, phase = max(slowest, time), total + time, stop, option.rest
+            times.append(time)
+            atom, phase = stop, option.rest
             if at:
                 joint = int(self.stages.joint_of[size])
                 after = self._found[at - 1][phase][:, atom] + self.crossed(option)[joint, :, atom]
                 size = int(after.argmin())
-                crossed = int(self.crossing[joint, size, atom])
-                total += crossed
-                slowest = max(slowest, crossed) if self.question.bounded else slowest
-        total += self.ends(cells[0], slot)
+                crossed.append(int(self.crossing[joint, size, atom]))
         value = self._best[0] - self.price * self.stages.line.devices
-        return PricedAnswer(value, x, tuple(cells), slowest, total)
+        return PricedAnswer(value, x, tuple(cells), tuple(times), tuple(crossed), self.ends(cells[0], slot))
 
     def _came(self, where: tuple[int, int], size: int, atom: int) -> tuple[Option, int, int]:
         """Return the option by which a stage came to its sum, the atom behind it, and what it takes.
@@ -262,8 +271,14 @@ class PricedSums:
         runs = self.useful.of_row(size, atom)
         stops, times = self.useful.stop[runs], self.times(slot)[runs]
         for option in self.question.phases(slot)[phase]:
-            row = self.counted(option, slot)[runs] + self.behind(option, slot)[size, stops]
+            row = (self.counted(option, slot) + self.behind(option, slot))[runs]
             made = np.flatnonzero(row == value)
             if len(made):
                 return option, int(stops[made[0]]), int(times[made[0]])
         raise LookupError(f"no stage of slot {slot} makes {value}")
+
+
+def _priced(stages: CountedStages, hi: int, price: int) -> Numbers:
+    """Return ``[size, first, stop]``: what stages take at least, with their devices paid."""
+    least = stages.least(0)
+    return np.where(least > hi, FORBIDDEN, least + price * stages.devices[:, None, None])

@@ -76,7 +76,6 @@ class ReducedStages:
     _seats: dict[int, _Seat]
     _true: set[int]
     _known: dict[tuple[int, int], Numbers] = field(default_factory=dict)
-    _most: dict[tuple[int, int], Numbers] = field(default_factory=dict)
     _final: dict[tuple[int, int], NDArray[np.bool_]] = field(default_factory=dict)
     _exact: dict[tuple[int, int, int, int], tuple[int, StageLabel | None]] = field(default_factory=dict)
     _searched: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
@@ -161,19 +160,6 @@ class ReducedStages:
     def ended(self, seat: int, slot: int) -> Numbers:
         """Return the same with all that is done once a step: where that is charged to passes it is in them."""
         return self.least(seat, slot)
-
-    def most(self, seat: int, slot: int) -> Numbers:
-        """Return ``[first atom, atom behind the last]``: what least times come to at most; FORBIDDEN: unknown.
-
-        That of a stage that fits is no longer, where one is known.
-        """
-        if seat not in self._true or self.word.apart:
-            return np.full((self.atoms + 1, self.atoms + 1), FORBIDDEN, dtype=np.int64)
-        where, in_flight = self._seats[seat], self.in_flight(slot)
-        if (seat, in_flight) not in self._most:
-            most, at = where.cells.most(in_flight)[where.distinct].min(axis=0), where.cells.nodes.at
-            self._most[seat, in_flight] = np.where(at >= 0, most[at], FORBIDDEN)
-        return np.where(self.final(seat, slot), self.least(seat, slot), self._most[seat, in_flight])
 
     def final(self, seat: int, slot: int) -> NDArray[np.bool_]:
         """Return ``[first atom, atom behind the last]``: whether the least time is that of a stage that fits."""
