@@ -375,7 +375,7 @@ def cut_bytes(instance: Instance, cut: int) -> int:
         for edge in into(instance.edges, range(cut, len(instance.layers))):
             if edge.producer < cut:
                 sent[edge.producer] = sent.get(edge.producer, 0) + edge.size_bytes
-        instance.crossing[cut] = sum(min(size, instance.output_bytes[producer]) for producer, size in sent.items())
+        instance.crossing[cut] = sum(map(min, sent.values(), map(instance.output_bytes.__getitem__, sent)))
     return instance.crossing[cut]
 
 
