@@ -267,7 +267,7 @@ METHODS: dict[str, Method] = {
         *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES),
         proposed_by=(I.FIRST_PLAN,),
     ),
-    "reduced_dp": _method(*_REDUCED, I.FIRST_PLAN, I.SUFFIXES, I.BOXES),
+    "reduced_dp": _method(*_REDUCED, I.SUFFIXES, I.BOXES, proposed_by=(I.FIRST_PLAN,)),
     "cpsat_types": _method(*_REDUCED, I.ON_TYPES, I.CPSAT, I.SUFFIXES, I.BOXES),
     "cpsat_chunks": _method(I.GROUPS, I.SUMS, I.CHUNKS, I.CPSAT, proposed_by=(I.MOVES, I.BOXES)),
     "brute_force": _method(I.ENUMERATION),

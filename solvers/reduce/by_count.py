@@ -51,14 +51,17 @@ KNOWN = 2
 STARTS = (120, 150)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""
 PART = 64
-"""Plans are looked for exactly that take more than the bound by no more than such a part of it."""
+"""Plans are looked for exactly that take more than the bound by no more than such a part of it, at first."""
 TRIED = 40
 """So many plans are priced at most."""
 
 
 @dataclass(order=True, slots=True)
 class Open:
-    """An interval: its bound, the price that makes it, its answer, and whether that is ``exact`` in devices."""
+    """An interval: its bound, the price that makes it, its answer, and whether that is ``exact`` in devices.
+
+    Plans are looked for exactly that take more than the bound by no more than one ``part`` of it in so many.
+    """
 
     bound: int
     lo: int = field(compare=False)

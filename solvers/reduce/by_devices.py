@@ -46,7 +46,7 @@ class _Front:
     came: Numbers
 
     @property
-    def useful(self) -> _Front:
+    def unbeaten(self) -> _Front:
         """Leave out what takes no less, by either, and has no fewer devices than others that begin there.
 
         Of those before it by what they take it is compared with a few, and then what is left with more.
@@ -123,7 +123,7 @@ class DeviceSums:
         left = self.sums.stages.line.devices - made.devices
         before = self.before[slot][phase].ravel()[made.at] - self.sums.price * left
         fits = (left >= 0) & (made.value + before <= self._most)
-        return made.some(fits & (made.way + self._on(made.at, made.devices) <= self.sums.question.budget)).useful
+        return made.some(fits & (made.way + self._on(made.at, made.devices) <= self.sums.question.budget)).unbeaten
 
     def _on(self, at: Numbers, devices: Numbers) -> Numbers:
         """Return what is before suffixes at least, on the devices that they leave."""
@@ -191,7 +191,7 @@ class DeviceSums:
                 way = rest.way + self.sums.crossing[joints, size, atom]
             came, devices = (np.tile(row, len(joints)) for row in (np.arange(len(devices)), devices))
             front = _Front((joints * self._places + atom).ravel(), devices, value.ravel(), way.ravel(), came)
-            self._rests[key] = front.some(front.value < FORBIDDEN).useful
+            self._rests[key] = front.some(front.value < FORBIDDEN).unbeaten
         return self._rests[key]
 
     def _answer(self, value: int, slot: int, at: int) -> PricedAnswer:

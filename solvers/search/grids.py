@@ -141,6 +141,7 @@ class _Scanned:
     again: bool
 
 
+# Where devices have room for anything it does not matter how often it is kept: None.
 _Reach = dict[tuple[PieceCosts, Keeps | None, int], list[int]]
 """What one, two, ... atoms of a stage that begins behind so many take together; NOWHERE where they do not fit."""
 NOWHERE = 1 << 62

@@ -48,7 +48,6 @@ from tests.solvers.cpsat.test_freedoms import has_groups
 from tests.solvers.priced import few_plans
 from tests.solvers.reduce.test_reduced import QUIET, as_seen, repeated
 
-"""Pipelines of few micro-batches are bounded in either way."""
 FEW = 15
 """So many layers on devices have plans that are priced in a second or two."""
 GOALS = st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME])
