@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pipecut.formulation.constraints.constraint import Violation, told
 from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
 from pipecut.formulation.evaluate import Evaluation, evaluate
 from pipecut.formulation.limits import NEVER, Deadline, ProvedBound
 from pipecut.formulation.problem.constraints import Goal
@@ -230,17 +231,21 @@ def checked(instance: Instance, outcome: Outcome, deadline: Deadline = NEVER) ->
 def _plain(instance: Instance, plan: Plan, found: Evaluation, deadline: Deadline) -> Plan:
     """Return the plan without what is of no use in it; ``found`` is what it is worth.
 
-    Cost: an evaluation for every block that is computed again, and once more where some need not be.
+    Cost: what its stage holds for every block that is computed again, and an evaluation where it could be kept.
     """
     plain, before = plan.plain(), None
+    limited = instance.constraints.memory and instance.training.chunks == 1
     if plain != plan and evaluate(instance, plain) == found:
         plan = plain
     while plan != before:  # one block less may leave room for another
         before = plan
-        for run in [run for stage in plan.stages for run in stage.again]:
+        for at, run in [(at, run) for at, stage in enumerate(plan.stages) for run in stage.again]:
+            less = plan.keeping(run)
             if deadline.over():
                 return plan
-            less = plan.keeping(run)
+            room = capacity_bytes(instance, less.stages[at].group)
+            if limited and MemoryParts.of_stage(instance, less, at).total > room:
+                continue
             one = evaluate(instance, less)
             if (one.violations, one.objective, one.further) == (found.violations, found.objective, found.further):
                 plan = less

@@ -139,7 +139,7 @@ class Ingredient(enum.Enum):
     )
     ATOMS = (
         "the best splits of atoms, and chains of them",
-        tuple(f"pipecut.solvers.atoms.{name}" for name in ("blocks", "chains", "fronts", "labels", "programs")),
+        ("pipecut.solvers.atoms.",),
     )
     LINE_PROGRAMME = (
         "the programme over the line",
@@ -171,7 +171,7 @@ class Ingredient(enum.Enum):
         "answers of suffixes to arrivals",
         tuple(
             f"pipecut.solvers.step_time.{name}"
-            for name in (*("asking", "fronts", "growing", "responses", "search", "solver", "unbeaten"),)
+            for name in ("asking", "fronts", "growing", "responses", "search", "solver")
         ),
     )
     BOXES = (

@@ -282,12 +282,8 @@ class Timeline:
     def transfers(self) -> Iterator[TimeSpan]:
         """Yield the messages between devices, labelled by the action that sends them, in order of actions."""
         for index in np.flatnonzero(self.program.link != NONE).tolist():
-            link, depart, arrive = (
-                self.program.link[index],
-                self.times.depart_ns[index],
-                self.times.arrive_ns[index],
-            )
-            yield TimeSpan(self.program.label(index), int(link), int(depart), int(arrive))
+            depart, arrive = self.times.depart_ns[index], self.times.arrive_ns[index]
+            yield TimeSpan(self.program.label(index), int(self.program.link[index]), int(depart), int(arrive))
 
 
 def run(schedule: PipelineSchedule, durations: Durations, execution: Execution = DEFAULT) -> Timeline:

@@ -17,8 +17,9 @@ from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Tables, Times
 from pipecut.formulation.problem.groups import forms_on
 from pipecut.formulation.schedules.keeps import Keeps
-from pipecut.solvers.atoms.labels import AGAIN, HELD, TIME, WORKING, Labels, best_rows, together
+from pipecut.solvers.atoms.labels import AGAIN, HELD, TIME, WORKING, Labels, best_rows
 from pipecut.solvers.atoms.programs import OUTSIDE, Key, LayerStep, Programs
+from pipecut.solvers.atoms.unbeaten import unbeaten
 
 States = dict[Key, Labels]
 """The unbeaten labels by the forms of the live layers."""
@@ -122,8 +123,10 @@ class Fronts:
         history = [begun]
         for step in known.steps:
             grown = self._grown(rule, step, history[-1])
-            number = together(_number(grown), *grown.labels.T[AGAIN:])
-            history.append(grown.of(best_rows(grown.labels, number)))
+            labels, number = grown.labels, _number(grown)
+            # Less that is computed again is better, too.
+            best = unbeaten(labels, number, self.tables.deadline) if columns > AGAIN else best_rows(labels, number)
+            history.append(grown.of(best))
         return history
 
     def _grown(self, rule: FrontRule, step: LayerStep, so_far: _Grown) -> _Grown:

@@ -45,14 +45,6 @@ def best_rows(labels: Labels, group: NDArray[np.int64]) -> NDArray[np.intp]:
     return order[kept]
 
 
-def together(group: NDArray[np.int64], *columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return numbers of groups that also tell apart rows with different values in these columns."""
-    for column in columns:
-        values, rank = np.unique(column, return_inverse=True)
-        group = np.unique(group, return_inverse=True)[1] * len(values) + rank
-    return group
-
-
 def unbeaten(labels: Labels) -> Labels:
     """Return the labels that no other beats, by ascending time."""
     return labels[best_rows(labels, np.zeros(len(labels), dtype=np.int64))]

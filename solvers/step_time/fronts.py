@@ -24,12 +24,12 @@ from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.programs import OUTSIDE, LayerStep
+from pipecut.solvers.atoms.unbeaten import Rows, unbeaten
 from pipecut.solvers.step_time.bounds.columns import compared
 from pipecut.solvers.step_time.bounds.mixtures import Mixture
 from pipecut.solvers.step_time.bounds.pass_tables import HELD, StageParts
 from pipecut.solvers.step_time.bounds.rays import Proportion
 from pipecut.solvers.step_time.growing import NO_LIMIT, Further, Growing, Grown, Room, StageRule, countable
-from pipecut.solvers.step_time.unbeaten import Rows, unbeaten
 
 FEW, FAR = 32, 6
 """Stages of so few starts that stop at least so many atoms on are followed each on its own, as far as there is

@@ -22,9 +22,9 @@ from pipecut.formulation.problem.groups import forms_on
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.programs import OUTSIDE, LayerStep
+from pipecut.solvers.atoms.unbeaten import Rows, numbered, unbeaten
 from pipecut.solvers.step_time.bounds.columns import BACKWARD, FORWARD, SYNC
 from pipecut.solvers.step_time.bounds.pass_tables import HELD, WORKING, StageParts
-from pipecut.solvers.step_time.unbeaten import Rows, numbered, unbeaten
 
 MANY = 256
 """So many labels are worth a look ahead."""

@@ -23,6 +23,7 @@ from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.limits import in_time
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.atoms.unbeaten import unbeaten
 from pipecut.solvers.dynamic.states.states import StateSpace
 from pipecut.solvers.reference.algorithm_1 import best_forms
 from pipecut.solvers.step_time.bounds.columns import WEIGHTS
@@ -37,7 +38,6 @@ from pipecut.solvers.step_time.bounds.sums import LeastPlan
 from pipecut.solvers.step_time.bounds.ways import NOTHING, Ways
 from pipecut.solvers.step_time.fronts import StageFronts, StageRows
 from pipecut.solvers.step_time.responses import Responses, answered
-from pipecut.solvers.step_time.unbeaten import unbeaten
 
 Index = NDArray[np.int64]
 AT_ONCE = 1 << 18

@@ -72,10 +72,8 @@ class Memory(Constraint):
 
         groups = plan.stages[: instance.training.ranks(len(plan))]
         for index, stage in enumerate(groups if self.memory else ()):
-            needed, capacity = (
-                MemoryParts.of_stage(instance, plan, index).total,
-                capacity_bytes(instance, stage.group),
-            )
+            needed = MemoryParts.of_stage(instance, plan, index).total
+            capacity = capacity_bytes(instance, stage.group)
             if needed > capacity:
                 each = f"each of {devices_of(instance, stage.group.counts)}"
                 left = f" beside a margin of {float(100 * self.memory_margin):g} %" if self.memory_margin else ""

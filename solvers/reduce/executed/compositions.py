@@ -15,6 +15,7 @@ beginnings of plans are left that all are looked at, many at a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,7 +100,7 @@ class Compositions:
         sums = LineSums.of(of.line, of.least, of.atoms, (slowest.hi, FORBIDDEN), slowest.budget)
         return Compositions(slowest, charged, sums)
 
-    def all(self) -> list[tuple[int, list[Cell]]] | None:
+    def all(self) -> Iterator[tuple[int, list[Cell]]] | None:
         """Return bounds and cells, the least first; None where there are too many beginnings to look at."""
         levels: list[_Fronts] = []
         grown: list[_Fronts] = []
@@ -113,10 +114,11 @@ class Compositions:
             rests = self._rests(slot)
             grown = [one for part in parts for one in self._grown(level, slot, part, rests)]
         if not grown:
-            return []
+            return iter(())
         ends = _Fronts.joined(grown)
         bounds = np.maximum(ends.alone, ends.twice + 2 * ends.pre)
-        return [(int(bounds[at]), self._cells(levels, ends, int(at))) for at in np.argsort(bounds, kind="stable")]
+        # Only the first few of what may be thousands are ever looked at.
+        return ((int(bounds[at]), self._cells(levels, ends, int(at))) for at in np.argsort(bounds, kind="stable"))
 
     def _grown(self, level: _Fronts, slot: int, some: Numbers, rests: list[_Rest]) -> list[_Fronts]:
         """Return the beginnings with a stage more, by its seat; ``rests`` by its size."""

@@ -14,7 +14,8 @@ even these leave a gap; then the bound is what is left of it.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
@@ -130,18 +131,20 @@ class ByStep:
             # Too many, and no shorter interval tells them apart: what bounds them is all that is known.
             self.left = min(self.left, max(interval.bound, found[0]))
             return True
-        fresh = [row for row in rows if row[0] < self.most and tuple(row[1]) not in self._closed]
+        useful = (
+            row for row in takewhile(lambda row: row[0] < self.most, rows) if tuple(row[1]) not in self._closed
+        )
+        fresh = list(islice(useful, TRIED))
         if not fresh:
             return True
-        for _, cells in fresh[:TRIED]:
+        for _, cells in fresh:
             if tuple(cells) not in self._seen:
                 self._seen.add(tuple(cells))
                 self._leaves.value(cells, self.stages.plan(cells))
         for bound, cells in fresh[:SOME]:
             if not self._tightened(cells):
                 self._close(bound, cells)
-        bound = max(interval.bound, min(fresh[0][0], self.most))
-        heapq.heappush(self._open, _Open(bound, interval.lo, interval.hi))
+        heapq.heappush(self._open, replace(interval, bound=max(interval.bound, min(fresh[0][0], self.most))))
         return True
 
     def _with_ends(self) -> ReducedStages:

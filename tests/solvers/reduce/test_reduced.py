@@ -167,8 +167,9 @@ def test_bounds_leave_the_stages_of_the_best_plan_and_its_paths_prove_no_more_th
     stages = ReducedStages.of(word, SeatLine.of(instance, word.space), each=True)
     slowest = SlowestFirst(stages, -1, best, best)
     assert slowest.run() is not None
-    rows = Compositions.of(slowest, stages.charged()).all()
-    assert rows is not None
+    found = Compositions.of(slowest, stages.charged()).all()
+    assert found is not None
+    rows = list(found)
     plans = list[Plan]()
     leaves = Leaves(instance, stages, lambda plan, _: plans.append(plan))
     assert min(leaves.bound(cells, bound, best + 1) for bound, cells in rows) <= best

@@ -29,6 +29,7 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive
+from pipecut.solvers.atoms.unbeaten import unbeaten
 from pipecut.solvers.auto.solve import plan as planned
 from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.dynamic.states.states import state_space
@@ -38,7 +39,6 @@ from pipecut.solvers.step_time.bounds.spans import Spans, spans_of
 from pipecut.solvers.step_time.bounds.ways import Ways, ways_of
 from pipecut.solvers.step_time.responses import responses
 from pipecut.solvers.step_time.solver import accepts, solve
-from pipecut.solvers.step_time.unbeaten import unbeaten
 from tests.examples import matrix
 from tests.generators import cluster_graphs, cost_models, layer_graphs, warm_ups
 from tests.laws import so_many
