@@ -44,14 +44,12 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers.catalogue import REDUCED, is_reduced
 from pipecut.solvers.reduce.by_count import TRIED, ByCount, Open
 from pipecut.solvers.reduce.counted import CountedStages
-from pipecut.solvers.reduce.executed.steps import InTurn
 from pipecut.solvers.reduce.grids import GridFound, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.search import ByFormula
-from pipecut.solvers.reduce.solver import OFFERED, search_of, value_of
+from pipecut.solvers.reduce.solver import OFFERED, Search, search_of, value_of
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
 
@@ -227,7 +225,7 @@ def _no_slower(one: Link | None, others: Iterable[Link]) -> bool:
     return all(own >= more for own, more in pairs) and all(one.latency_ns <= other.latency_ns for other in others)
 
 
-def searched(instance: Instance, upper: int, deadline: Deadline) -> ByFormula | ByCount | InTurn:
+def searched(instance: Instance, upper: int, deadline: Deadline) -> Search:
     """Return the search of the wider question for plans below a value; they are priced as what was asked.
 
     That is what was asked where the reduction sees it.

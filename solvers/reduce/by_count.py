@@ -31,6 +31,7 @@ from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.by_devices import DeviceSums
 from pipecut.solvers.reduce.counted import CountedStages, ExecutedStages
+from pipecut.solvers.reduce.executed.steps import ByStep
 from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion, PricedSums
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.stages import ReducedStages
@@ -78,7 +79,7 @@ class ByCount:
 
     ``executed``: the step as executed, else by the formula; ``bounded``: there boundaries count among stages.
     Plans have at least the first and at most the second of ``numbers`` of stages. ``make`` returns the plan of
-    some stages, ``takes`` what one of them in a slot takes in it.
+    some stages, ``takes`` what one of them in a slot takes in it. ``then`` returns who goes on where it has ended.
     """
 
     stages: CountedStages
@@ -95,6 +96,7 @@ class ByCount:
     plan: Plan | None = None
     best: int = FORBIDDEN
     asked: int = 0
+    then: Callable[[], ByStep] | None = None
     _open: list[Open] = field(default_factory=list)
     _seen: set[tuple[Cell, ...]] = field(default_factory=set)
     _promised: list[tuple[int, list[Cell]]] = field(default_factory=list)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pipecut.formulation.limits import NEVER, Deadline
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.fronts import FrontRule, Fronts
-from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, best_rows
+from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, best_rows, joined
 from pipecut.solvers.atoms.labels import Labels as Rows
 from pipecut.solvers.atoms.programs import OUTSIDE, Key
 from pipecut.solvers.reduce.labels import Amounts, StageLabel, StageLabels
@@ -91,7 +91,8 @@ class ExactStage:
                 more, statuses = self._more(node, rule, left, at)
                 for right, front in fronts[left[0]].items():
                     own = front + more
-                    rows, one, other = _joined(grown.rows, own)
+                    rows = joined(grown.rows, own)
+                    one, other = np.divmod(np.arange(len(rows)), len(own))
                     kept = self._may_win(rows, right, at + 1)
                     if kept.any():
                         part = rows[kept], one[kept], (left, rule), front[other[kept]]
@@ -146,14 +147,6 @@ class ExactStage:
         if known not in self.forms:
             self.forms[known] = tuple(self.fronts.forms(program, rule, ends, own))
         return self.forms[known]
-
-
-def _joined(rows: Rows, own: Rows) -> tuple[Rows, NDArray[np.intp], NDArray[np.intp]]:
-    """Return every label followed by every own one, and which ones they are."""
-    both = rows[:, None, :] + own[None, :, :]
-    np.maximum(rows[:, None, WORKING], own[None, :, WORKING], out=both[:, :, WORKING])
-    one, other = np.divmod(np.arange(len(rows) * len(own)), len(own))
-    return both.reshape(-1, 3), one, other
 
 
 def _unbeaten(parts: _Parts) -> _Grown:

@@ -17,12 +17,8 @@ from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.reduce.by_count import ByCount
-from pipecut.solvers.reduce.executed.steps import InTurn
-from pipecut.solvers.reduce.search import ByFormula
-from pipecut.solvers.reduce.solver import NAME, search_of
+from pipecut.solvers.reduce.solver import NAME, Search, gone_on, search_of
 
-Search = ByFormula | ByCount | InTurn
 SearchOf = Callable[[Instance, int, Deadline], Search]
 """Begins the search of an instance for plans below a value: bounds of all its plans, and plans of it."""
 FIRST = 8
@@ -110,7 +106,8 @@ class Jointly:
         search = self._opened(part)
         search.upper = self.best
         if part.begun:
-            part.done = not search.step()
+            following = gone_on(search)
+            part.search, part.done = following or search, following is None
         else:
             search.begin()
             part.begun = True

@@ -25,7 +25,7 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.training import Schedule
 from pipecut.solvers.reduce.by_count import ByCount
-from pipecut.solvers.reduce.executed.steps import ByStep, InTurn
+from pipecut.solvers.reduce.executed.steps import ByStep
 from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.stages import ReducedStages
@@ -146,13 +146,28 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     _learn(known, search)
     search.begin()
     _learn(known, search)
-    while not known.closed and search.step():
+    going: Search | None = search
+    while going is not None and not known.closed:
+        search, going = going, gone_on(going)
         _learn(known, search)
-    _learn(known, search)
     return known.outcome(f"{search.asked} questions were asked")
 
 
-def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula | ByCount | InTurn:
+Search = ByFormula | ByCount | ByStep
+
+
+def gone_on(search: Search) -> Search | None:
+    """Go on with a search; return the one that is on then, None where nothing is left to do."""
+    if search.step():
+        return search
+    if not isinstance(search, ByCount) or search.then is None or search.bound >= search.most:
+        return None
+    found = search.then()
+    found.begin()
+    return found
+
+
+def search_of(instance: Instance, upper: int, deadline: Deadline) -> Search:
     """Return the search for the first goal of an instance, for plans below a value."""
     executed = instance.goals[0] is Goal.STEP_TIME
     counted, stages = executed or is_counted(instance), stages_of(instance, deadline)
@@ -162,9 +177,11 @@ def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula |
     placed = executed and _sums(instance) <= MOST_PLACED
     # Where servers are not alike it says little of stages how many devices they have.
     if placed and len(set(server_classes(instance))) > 1:
-        return InTurn(judged, stages, ByStep(judged, stages, upper))
+        return ByStep(judged, stages, upper)
     found = ByCount.of(stages, partial(value_of, judged), upper)
-    return InTurn(judged, stages, found) if placed else found
+    if placed:
+        found.then = lambda: ByStep(judged, stages, found.upper, found.bound, found.plan, found.best, found.asked)
+    return found
 
 
 def stages_of(instance: Instance, deadline: Deadline) -> ReducedStages:
@@ -179,7 +196,7 @@ def value_of(instance: Instance, plan: Plan) -> int | None:
     return found.objective if found.feasible else None
 
 
-def _learn(known: Incumbent, search: ByFormula | ByCount | InTurn) -> None:
+def _learn(known: Incumbent, search: Search) -> None:
     """Take over what a search has found so far."""
     if search.plan is not None and search.best < known.upper:
         known.take(search.plan)

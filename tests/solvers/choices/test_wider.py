@@ -28,7 +28,7 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.choices.neighbours import LeastStep, Widened, head_is_best, searched, widened, wider
 from pipecut.solvers.choices.trainings import decided
 from pipecut.solvers.reduce.grids import GridFound
-from pipecut.solvers.reduce.solver import accepts
+from pipecut.solvers.reduce.solver import accepts, gone_on
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import CLASSES, cluster_graphs, links
 from tests.laws import so_many
@@ -106,8 +106,8 @@ def _bound(instance: Instance, upper: int) -> int:
     search = searched(instance, upper, NEVER)
     search.first_plans()
     search.begin()
-    while search.step():
-        pass
+    while (following := gone_on(search)) is not None:
+        search = following
     assert search.plan is None or evaluate(instance, search.plan).objective == search.best
     return search.bound
 
