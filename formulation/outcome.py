@@ -234,17 +234,17 @@ def _plain(instance: Instance, plan: Plan, found: Evaluation, deadline: Deadline
     Cost: what its stage holds for every block that is computed again, and an evaluation where it could be kept.
     """
     plain, before = plan.plain(), None
+    # Of devices with several stages all of these fill the memory: no look at one says whether there is room.
     limited = instance.constraints.memory and instance.training.chunks == 1
     if plain != plan and evaluate(instance, plain) == found:
         plan = plain
     while plan != before:  # one block less may leave room for another
         before = plan
         for at, run in [(at, run) for at, stage in enumerate(plan.stages) for run in stage.again]:
-            less = plan.keeping(run)
             if deadline.over():
                 return plan
-            room = capacity_bytes(instance, less.stages[at].group)
-            if limited and MemoryParts.of_stage(instance, less, at).total > room:
+            less, group = plan.keeping(run), plan.stages[at].group
+            if limited and MemoryParts.of_stage(instance, less, at).total > capacity_bytes(instance, group):
                 continue
             one = evaluate(instance, less)
             if (one.violations, one.objective, one.further) == (found.violations, found.objective, found.further):

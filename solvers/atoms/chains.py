@@ -22,7 +22,7 @@ from pipecut.formulation.problem.options import StageTime
 from pipecut.formulation.problem.plan import Span
 from pipecut.solvers.atoms.blocks import SETTLED, Lending
 from pipecut.solvers.atoms.fronts import FrontRule, Fronts, States
-from pipecut.solvers.atoms.labels import HELD, START, TIME, WORKING, Labels, joined, parts_of, unbeaten
+from pipecut.solvers.atoms.labels import HELD, START, TIME, WORKING, Labels, best_labels, joined, parts_of
 from pipecut.solvers.atoms.programs import OUTSIDE, Key, programs
 
 Chosen = tuple[tuple[int, ...], tuple[Span, ...]]
@@ -236,7 +236,7 @@ class Chains:
             late = both[:, TIME] > most
             cut_off = cut_off or bool(late.any())
             grown.setdefault(one.right, []).append(both[~late])
-        merged = {key: unbeaten(np.concatenate(parts)) for key, parts in grown.items()}
+        merged = {key: best_labels(np.concatenate(parts)) for key, parts in grown.items()}
         states = {key: labels for key, labels in merged.items() if len(labels)}
         return _Node(states, compute, cut_off, node.atoms + 1)
 

@@ -45,7 +45,7 @@ def best_rows(labels: Labels, group: NDArray[np.int64]) -> NDArray[np.intp]:
     return order[kept]
 
 
-def unbeaten(labels: Labels) -> Labels:
+def best_labels(labels: Labels) -> Labels:
     """Return the labels that no other beats, by ascending time."""
     return labels[best_rows(labels, np.zeros(len(labels), dtype=np.int64))]
 

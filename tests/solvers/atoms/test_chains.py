@@ -25,7 +25,7 @@ from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.atoms.chains import Chains
-from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, Labels, unbeaten
+from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, Labels, best_labels
 from pipecut.solvers.atoms.programs import programs
 from pipecut.solvers.dynamic.states import solver
 from tests.examples import PLAIN, chain, follow, instance_of, matrix, mesh
@@ -130,7 +130,7 @@ def test_unbeaten_labels_are_those_that_none_undercuts(rows: list[tuple[int, int
         for one in rows
         if not any(other != one and all(a <= b for a, b in zip(other, one, strict=True)) for other in rows)
     }
-    kept = [tuple(row) for row in unbeaten(np.array(rows, dtype=np.int64)).tolist()]
+    kept = [tuple(row) for row in best_labels(np.array(rows, dtype=np.int64)).tolist()]
     assert len(kept) == len(expected) and set(kept) == expected
 
 
