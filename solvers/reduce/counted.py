@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.line import SeatLine
-from pipecut.solvers.reduce.programme import Cell, Least
+from pipecut.solvers.reduce.programme import Cell, Least, pace_ns
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
 
@@ -89,14 +90,9 @@ class CountedStages:
             np.minimum(found, by_seat(seat, slot), out=found)
 
     def pace_ns(self) -> int:
-        """Return what the slowest stage of any plan takes at least.
-
-        No plan has less to do, if what a stage takes counts for each of its devices, and they share it at best.
-        """
-        devices, least = self.devices[:, None, None], self.least(0)
-        work = np.where(least < FORBIDDEN // devices, devices * least, FORBIDDEN).min(axis=0)
-        whole = int(sums_before(work, np.zeros(len(work), dtype=np.int64))[-1])
-        return -(-whole // self.line.devices) if whole < FORBIDDEN else 0
+        """Return what the slowest stage of any plan takes at least."""
+        seats = sorted({*chain.from_iterable(self.seats)})
+        return pace_ns(self.line, seats, lambda seat: self.times.least(seat, self.like(0)))
 
     def ended_ns(self, slot: int) -> Numbers:
         """Return ``[size, first atom, atom behind the last]``: a pair of passes, and what is done behind it."""
@@ -136,18 +132,6 @@ class CountedStages:
         """Tell whether stages stand on the line, each where no other place has better links for its size."""
         seat, seats, total = self.line.seat, self.seats, self.line.devices
         return all(cell.x <= total and int(seat[cell.x, cell.size]) in seats[cell.size] for cell in cells)
-
-
-def sums_before(least: Numbers, crossed: Numbers) -> Numbers:
-    """Return by atom what all stages before it take at least, with the boundary there.
-
-    ``least[first, behind the last]`` is what a stage takes, ``crossed`` what the boundary before an atom does.
-    """
-    found = np.full(len(crossed), FORBIDDEN, dtype=np.int64)
-    found[0] = 0
-    for atom in range(1, len(found)):
-        found[atom] = min(FORBIDDEN, int((found[:atom] + least[:atom, atom]).min()) + int(crossed[atom]))
-    return found
 
 
 def _rounded(many: int) -> int:

@@ -21,7 +21,7 @@ from pipecut.solvers.reduce.solver import NAME, Search, gone_on, search_of
 
 SearchOf = Callable[[Instance, int, Deadline], Search]
 """Begins the search of an instance for plans below a value: bounds of all its plans, and plans of it."""
-FIRST = 8
+FIRST = 16
 """So many questions are asked about the instance of the first plan before others are opened."""
 LITTLE = 16
 """Little is left of the first instance where its bound is below the best plan by no more than such a part."""

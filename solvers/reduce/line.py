@@ -26,7 +26,8 @@ from pipecut.solvers.reduce.sums import Numbers
 class SeatLine:
     """The seats of a cluster: ``seat[x, s]`` is that of ``sizes[s]`` devices from place x on, -1 if there is none.
 
-    ``groups[seat]`` are its groups, one for each mode. ``joint[x, s, t]`` is the number of the link between a
+    ``groups[seat]`` are its groups, one for each mode, ``of_class[seat]`` the devices that it has of each class
+    of servers, and ``in_class`` those that there are. ``joint[x, s, t]`` is the number of the link between a
     stage of size s that ends before place x and one of size t that begins there (-1: none), ``crossing[link,
     place]`` what the tensors that cross each place to cut take over it, both ways, in ns.
     """
@@ -34,6 +35,8 @@ class SeatLine:
     sizes: tuple[int, ...]
     seat: Numbers
     groups: tuple[tuple[Group, ...], ...]
+    of_class: Numbers
+    in_class: Numbers
     joint: Numbers
     crossing: Numbers
 
@@ -67,7 +70,12 @@ class SeatLine:
                     groups.append(tuple(Group(counts, mode) for mode in ways[n]))
                 seat[x : total + 1 - n : period, s] = known[key]
         joint, links = _joints(instance, sizes, seat, period)
-        return SeatLine(sizes, seat, tuple(groups), joint, _crossing(instance, space, links))
+        of_class = np.zeros((len(groups), max(classes) + 1), dtype=np.int64)
+        for row, key in zip(of_class, known, strict=True):
+            np.add.at(row, [one for one, _ in key], [count for _, count in key])
+        in_class = np.bincount([classes[server] for server in servers])
+        crossing = _crossing(instance, space, links)
+        return SeatLine(sizes, seat, tuple(groups), of_class, in_class, joint, crossing)
 
 
 def has_a_first_stage(instance: Instance) -> bool:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecut.formulation.problem.instance import FORBIDDEN
-from pipecut.solvers.reduce.counted import CountedStages, sums_before
-from pipecut.solvers.reduce.programme import Cell
+from pipecut.solvers.reduce.counted import CountedStages
+from pipecut.solvers.reduce.programme import Cell, sums_before
 from pipecut.solvers.reduce.sums import Numbers
 
 

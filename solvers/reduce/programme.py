@@ -7,15 +7,19 @@ micro-batches in flight as its schedule says. All suffixes of a slot are made at
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.units import ceil_div
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.sums import Numbers
 
+PRICED, PARTS = 64, (4, 8, 16, 32)
+"""The price of a device of the best class, and by which parts prices of others are changed in turn."""
 Least = Callable[[int, int], Numbers]
 """By seat and slot ``[first atom, atom behind the last]``: the least time; FORBIDDEN where no stage fits."""
 
@@ -106,6 +110,57 @@ class LineSums:
 def time_of(line: SeatLine, least: Least, cell: Cell, slot: int) -> int:
     """Return what a stage of a plan takes at least."""
     return int(least(int(line.seat[cell.x, cell.size]), slot)[cell.first, cell.stop])
+
+
+def sums_before(least: Numbers, crossed: Numbers) -> Numbers:
+    """Return by atom what all stages before it take at least, with the boundary there.
+
+    ``least[first, behind the last]`` is what a stage takes, ``crossed`` what the boundary before an atom does.
+    """
+    found = np.full(len(crossed), FORBIDDEN, dtype=np.int64)
+    found[0] = 0
+    for atom in range(1, len(found)):
+        found[atom] = min(FORBIDDEN, int((found[:atom] + least[:atom, atom]).min()) + int(crossed[atom]))
+    return found
+
+
+def pace_ns(line: SeatLine, seats: Sequence[int], least: Callable[[int], Numbers]) -> int:
+    """Return what the slowest stage of any plan takes at least; ``least`` is what stages take on a seat.
+
+    Devices have prices by their class. A stage costs what it takes for each of its devices, and no plan costs
+    more than all devices do for the time of its slowest stage. So what all atoms cost at least in stages, divided
+    by what all devices cost, is a bound at any prices. Those are looked for that make it largest, from those on at
+    which a model costs as much on each class alone. Cost: classes x seats that differ in devices x atoms squared.
+    """
+    times: dict[tuple[int, ...], Numbers] = {}
+    for seat in seats:
+        own, found = tuple(line.of_class[seat].tolist()), least(seat)
+        times[own] = np.minimum(times[own], found) if own in times else found
+
+    def cost(prices: Numbers, only: Sequence[tuple[int, ...]]) -> int:
+        work = np.full_like(found, FORBIDDEN)
+        for own in only:
+            price = int(np.dot(own, prices))
+            work = np.minimum(work, np.where(times[own] < FORBIDDEN // price, price * times[own], FORBIDDEN))
+        return int(sums_before(work, np.zeros(len(work), dtype=np.int64))[-1])
+
+    def bound(prices: Numbers) -> int:
+        whole = cost(prices, [*times])
+        return ceil_div(whole, int(prices @ line.in_class)) if whole < FORBIDDEN else 0
+
+    classes = range(len(line.in_class))
+    alone = [
+        cost(np.eye(len(classes), dtype=np.int64)[at], [own for own in times if own[at] == sum(own)])
+        for at in classes
+    ]
+    prices = np.array([max(1, PRICED * min(alone) // max(1, one)) for one in alone])
+    best = bound(prices)
+    for part, at, more in product(PARTS, classes[1:], (1, -1)):
+        other = prices.copy()
+        other[at] += more * max(1, other[at] // part)
+        if other[at] and (value := bound(other)) > best:
+            best, prices = value, other
+    return best
 
 
 def nothing_behind(line: SeatLine, atoms: int) -> list[Numbers]:

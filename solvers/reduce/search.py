@@ -57,9 +57,9 @@ class ByFormula:
 
     def first_plans(self) -> None:
         """Price plans whose stages take little more than all devices need."""
-        even = self.stages.even_ns()
+        pace = self.stages.pace_ns()
         for percent in STARTS:
-            found = self._ask(even * percent // 100, self.most)
+            found = self._ask(pace * percent // 100, self.most)
             if found is not None:
                 self._take(found[2])
 

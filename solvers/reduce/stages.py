@@ -24,11 +24,10 @@ from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.fronts import Fronts
 from pipecut.solvers.reduce.cells import Cells, PricedPasses, priced_groups
 from pipecut.solvers.reduce.exact import ExactStage
-from pipecut.solvers.reduce.growth import FAST
 from pipecut.solvers.reduce.kinds import of_kinds, stand_ins
 from pipecut.solvers.reduce.labels import StageLabel, StageLabels
 from pipecut.solvers.reduce.line import SeatLine
-from pipecut.solvers.reduce.programme import Cell
+from pipecut.solvers.reduce.programme import Cell, pace_ns
 from pipecut.solvers.reduce.sums import Numbers
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.step_time.bounds.rays import weighed
@@ -172,15 +171,9 @@ class ReducedStages:
         """Return the seats that none with better links stands for, and those that were priced themselves."""
         return set(self._true)
 
-    def even_ns(self) -> int:
-        """Return what a stage takes if all devices do as much as they can of the whole model, and none waits."""
-        found = [FORBIDDEN]
-        for seat, where in self._seats.items():
-            node = int(where.cells.nodes.at[0, self.atoms])
-            whole = min(int(where.cells.sums_of(kind, node)[FAST]) for kind in where.distinct)
-            devices = self.line.groups[seat][0].devices
-            found.append(whole // where.cells.weights.scale * devices // self.line.devices)
-        return max(1, min(found))
+    def pace_ns(self) -> int:
+        """Return what the slowest stage of any plan takes at least."""
+        return pace_ns(self.line, sorted(self._seats), lambda seat: self.least(seat, 0))
 
     def settle(self, cell: Cell, slot: int, limit: int) -> bool:
         """Price the stage of a plan exactly as far as it may be below a limit; tell whether anything changed."""
@@ -226,11 +219,15 @@ class ReducedStages:
         mode = where.cells.kinds[kinds[best[1]]].mode
         return Group.on_line(self.word.short, cell.x, self.line.sizes[cell.size], mode), found
 
-    def plan(self, cells: Sequence[Cell]) -> Plan | None:
-        """Return the plan of some cells, first to last; None where one has no stage that fits."""
-        found = [self.stage(cell, len(cells) - 1 - index) for index, cell in enumerate(cells)]
-        stages = [one for one in found if one is not None]
-        return Plan(tuple(stages)) if len(stages) == len(cells) else None
+    def plan(self, cells: Sequence[Cell], longest: int = FORBIDDEN) -> Plan | None:
+        """Return the plan of some cells, first to last; None where one has no stage that fits and is no longer."""
+        stages = list[Stage]()
+        for index, cell in enumerate(cells):
+            found = self.label(cell, len(cells) - 1 - index)
+            if found is None or self.taken(found[1]) > longest:
+                return None
+            stages.append(self.stage_of(cell, *found))
+        return Plan(tuple(stages))
 
     def stage(self, cell: Cell, slot: int) -> Stage | None:
         """Return a stage that fits and is among the fastest; None if none was found."""

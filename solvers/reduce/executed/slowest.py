@@ -84,17 +84,13 @@ class SlowestFirst:
         return grown(line, partial(self._times, step, slot), self._behind(step, slot))
 
     def _times(self, step: _Step, slot: int, seat: int) -> Numbers:
-        """Return what a stage counts."""
+        """Return what a stage counts: so often what it takes, as the slowest no less than these do."""
         found = self.stages.least(seat, slot)
-        found = np.where(found > self.hi, FORBIDDEN, found)
-        longer = np.maximum(found, self.lo + 1)
-        if step is _Step.SLOWEST:
-            counted = 2 * longer + (self.micro_batches - slot - 2) * longer
-        elif step is _Step.ALONE:
-            counted = self.micro_batches * longer
-        else:
-            counted = 2 * found if step is _Step.TWICE else found
-        return np.where(found >= FORBIDDEN, FORBIDDEN, np.minimum(counted, FORBIDDEN))
+        often = {_Step.SLOWEST: self.micro_batches - slot, _Step.ALONE: self.micro_batches, _Step.TWICE: 2}
+        slowest = step in (_Step.SLOWEST, _Step.ALONE)
+        counted = often.get(step, 1) * (np.maximum(found, self.lo + 1) if slowest else found)
+        counted[found > self.hi] = FORBIDDEN
+        return counted
 
     def _rest(self, step: _Step) -> tuple[list[Numbers], int]:
         """Return the suffixes behind a stage, and how often the boundary between counts."""

@@ -27,6 +27,8 @@ from pipecut.solvers.reduce.stages import ReducedStages
 
 NARROW = 24
 """All compositions are looked at in intervals that are no longer than such a part of where they begin."""
+LITTLE = 4
+"""Good plans have a slowest stage that takes longer than all devices need by no more than such a part."""
 SOME, TRIED = 6, 30
 """So many compositions are settled before others are looked for, and of so many a plan is made."""
 
@@ -78,11 +80,10 @@ class ByStep:
 
     def begin(self) -> None:
         """Ask about all plans whose slowest stage takes no more than is of use."""
-        # Slowest stages may take no time at all; few plans have one that takes less than all devices need.
-        hi = self.most // self.micro_batches
-        even = min(self.stages.even_ns(), hi)
-        self._put(-1, even, 0)
-        self._put(even, hi, 0)
+        hi, pace = self.most // self.micro_batches, self.stages.pace_ns()
+        little = min(hi, pace + pace // LITTLE)
+        self._put(pace - 1, little, self.micro_batches * pace)
+        self._put(little, hi, self.micro_batches * pace)
         self._learn()
 
     def step(self) -> bool:
@@ -142,7 +143,7 @@ class ByStep:
         for _, cells in fresh:
             if tuple(cells) not in self._seen:
                 self._seen.add(tuple(cells))
-                self._leaves.value(cells, self.stages.plan(cells))
+                self._leaves.value(cells, self.stages.plan(cells, (self.most - 1) // self.micro_batches))
         for bound, cells in fresh[:SOME]:
             if not self._tightened(cells):
                 self._close(bound, cells)

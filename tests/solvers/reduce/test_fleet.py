@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER
-from pipecut.formulation.problem.cluster import Server, cluster_graph
+from pipecut.formulation.problem.cluster import Cluster, Server, cluster_graph
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import (
     FORBIDDEN,
@@ -109,26 +109,54 @@ def test_no_plan_is_below_the_bound_on_servers_of_some_types(
 
 
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
+@given(repeated(typed_clusters(max_devices=4)))
+def test_no_plan_has_slowest_stages_that_take_less_than_is_said_of_all(instance: Instance) -> None:
+    """Whatever devices of each type cost."""
+    instance = replace(as_seen(instance), goals=(Goal.BOTTLENECK,))
+    _seen(replace(instance, goals=(Goal.ITERATION_TIME,)))
+    truth, stages = exhaustive.solve(instance), _stages(instance)
+    assume(truth.objective is not None)
+    assert stages.pace_ns() <= (truth.objective or 0)
+    assert CountedStages.of(stages, stages).pace_ns() <= (truth.objective or 0)
+
+
+@pytest.mark.parametrize("speeds", [(1, 1, 1), (1, 3, 4), (1, 2, 5, 1)])
+def test_devices_of_several_speeds_share_work_as_these_are(speeds: tuple[int, ...]) -> None:
+    """The best plan has on each as many layers as it is fast, which take as long as so many on the slowest one, the first."""
+    layers = 10
+    like = _even(1, 8, Goal.ITERATION_TIME, layers=layers * sum(speeds))
+    servers = [
+        Server(f"server{at}", replace(CLASSES[0], name=f"x{speed}", flops_per_second=speed * 10**9), 1)
+        for at, speed in enumerate(speeds)
+    ]
+    asked = replace(like.constraints, devices_per_stage=(1,))
+    instance = replace(like, cluster=Cluster.mesh("unlike", servers, Link(10**12)), constraints=asked)
+    best = layers * (instance.forward_ns[0][0] + instance.backward_ns[0][0])
+    pace = _stages(instance).pace_ns()
+    assert 0.97 * best <= pace <= best
+
+
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
 @given(repeated(), GOALS)
 def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instance, goal: Goal) -> None:
     """What leaves stages out for a value that plans have to be below leaves the best plan in."""
     instance = replace(as_seen(instance), goals=(goal,))
     _seen(instance)
     truth = exhaustive.solve(instance)
-    assume(truth.objective is not None)
+    assume(truth.objective is not Link(10**12))
     best = truth.objective or 0
     assert _searched(instance, best + 1).bound <= best
 
 
-def _even(servers: int, micro_batches: int, goal: Goal, macs: int = 10**6) -> Instance:
-    """Eight equal layers on alike servers of two devices, with fast links."""
-    names, fast = [f"layer{at}" for at in range(8)], Link(10**12)
-    layers = [Layer(name, "linear", Split.MATRIX, 0, 10, 10, 10, macs, allowed_forms=(0,)) for name in names]
+def _even(servers: int, micro_batches: int, goal: Goal, macs: int = 10**6, layers: int = 8) -> Instance:
+    """Eight equal layers, or so many, on alike servers of two devices, with fast links."""
+    names, fast = [f"layer{at}" for at in range(layers)], Link(10**12)
+    chain = [Layer(name, "linear", Split.MATRIX, 0, 10, 10, 10, macs, allowed_forms=(0,)) for name in names]
     edges = [(*pair, 10) for pair in pairwise(names)]
     rows = [Server(f"server{at}", CLASSES[0], 2, fast) for at in range(servers)]
     joined = [(one.name, other.name, fast) for one, other in combinations(rows, 2)]
     cluster, training = cluster_graph("even", rows, joined), Training(micro_batches, micro_batches)
-    instance = build_instance(layer_graph("even", layers, edges), cluster, training, CostModel())
+    instance = build_instance(layer_graph("even", chain, edges), cluster, training, CostModel())
     return replace(as_seen(instance), goals=(goal,))
 
 
