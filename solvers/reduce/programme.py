@@ -132,17 +132,18 @@ def pace_ns(line: SeatLine, seats: Sequence[int], least: Callable[[int], Numbers
     by what all devices cost, is a bound at any prices. Those are looked for that make it largest, from those on at
     which a model costs as much on each class alone. Cost: classes x seats that differ in devices x atoms squared.
     """
-    times: dict[tuple[int, ...], Numbers] = {}
+    places, times = line.crossing.shape[1], dict[tuple[int, ...], Numbers]()
+    nothing = np.full((places, places), FORBIDDEN, dtype=np.int64)
     for seat in seats:
-        own, found = tuple(line.of_class[seat].tolist()), least(seat)
-        times[own] = np.minimum(times[own], found) if own in times else found
+        own = tuple(line.of_class[seat].tolist())
+        times[own] = np.minimum(times.get(own, nothing), least(seat))
 
     def cost(prices: Numbers, only: Sequence[tuple[int, ...]]) -> int:
-        work = np.full_like(found, FORBIDDEN)
+        work = nothing
         for own in only:
             price = int(np.dot(own, prices))
             work = np.minimum(work, np.where(times[own] < FORBIDDEN // price, price * times[own], FORBIDDEN))
-        return int(sums_before(work, np.zeros(len(work), dtype=np.int64))[-1])
+        return int(sums_before(work, np.zeros(places, dtype=np.int64))[-1])
 
     def bound(prices: Numbers) -> int:
         whole = cost(prices, [*times])

@@ -122,7 +122,7 @@ def test_no_plan_has_slowest_stages_that_take_less_than_is_said_of_all(instance:
 
 @pytest.mark.parametrize("speeds", [(1, 1, 1), (1, 3, 4), (1, 2, 5, 1)])
 def test_devices_of_several_speeds_share_work_as_these_are(speeds: tuple[int, ...]) -> None:
-    """The best plan has on each as many layers as it is fast, which take as long as so many on the slowest one, the first."""
+    """The best plan has as many layers on each as it is fast, which take as long as ten on the first one."""
     layers = 10
     like = _even(1, 8, Goal.ITERATION_TIME, layers=layers * sum(speeds))
     servers = [
