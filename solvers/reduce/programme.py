@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 
 import numpy as np
@@ -132,18 +133,18 @@ def pace_ns(line: SeatLine, seats: Sequence[int], least: Callable[[int], Numbers
     by what all devices cost, is a bound at any prices. Those are looked for that make it largest, from those on at
     which a model costs as much on each class alone. Cost: classes x seats that differ in devices x atoms squared.
     """
-    places, times = line.crossing.shape[1], dict[tuple[int, ...], Numbers]()
-    nothing = np.full((places, places), FORBIDDEN, dtype=np.int64)
+    times = dict[tuple[int, ...], Numbers]()
     for seat in seats:
         own = tuple(line.of_class[seat].tolist())
-        times[own] = np.minimum(times.get(own, nothing), least(seat))
+        times[own] = np.minimum(times.get(own, FORBIDDEN), least(seat))
 
     def cost(prices: Numbers, only: Sequence[tuple[int, ...]]) -> int:
-        work = nothing
-        for own in only:
-            price = int(np.dot(own, prices))
-            work = np.minimum(work, np.where(times[own] < FORBIDDEN // price, price * times[own], FORBIDDEN))
-        return int(sums_before(work, np.zeros(places, dtype=np.int64))[-1])
+        rows = [(int(np.dot(own, prices)), times[own]) for own in only]
+        work = [np.where(row < FORBIDDEN // price, price * row, FORBIDDEN) for price, row in rows]
+        if not work:
+            return FORBIDDEN
+        cheapest = reduce(np.minimum, work)
+        return int(sums_before(cheapest, np.zeros(len(cheapest), dtype=np.int64))[-1])
 
     def bound(prices: Numbers) -> int:
         whole = cost(prices, [*times])
