@@ -95,7 +95,6 @@ class ByCount:
     bound: int = 0
     plan: Plan | None = None
     best: int = FORBIDDEN
-    asked: int = 0
     then: Callable[[], ByStep] | None = None
     _open: list[Open] = field(default_factory=list)
     _seen: set[tuple[Cell, ...]] = field(default_factory=set)
@@ -233,7 +232,6 @@ class ByCount:
         return min(price, (FORBIDDEN - 1 - question.budget) // self.stages.line.devices)
 
     def _ask(self, question: PricedQuestion, price: int) -> PricedAnswer | None:
-        self.asked += 1
         self.deadline.check()
         found = PricedSums.of(self.stages, question, self._payable(question, price)).least()
         if found is not None and found.devices <= self.stages.line.devices:

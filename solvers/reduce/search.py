@@ -42,7 +42,6 @@ class ByFormula:
     bound: int = 0
     plan: Plan | None = None
     best: int = FORBIDDEN
-    asked: int = 0
     _open: list[_Interval] = field(default_factory=list)
 
     @property
@@ -128,7 +127,6 @@ class ByFormula:
 
     def _ask(self, limit: int, budget: int) -> tuple[int, int, list[Cell]] | None:
         """Return the least sum under a limit, the slowest of its stages and boundaries, and its stages."""
-        self.asked += 1
         self.stages.deadline.check()
         suffixes = LineSums.of(self.stages.line, self.stages.least, self.stages.atoms, (limit, limit), budget)
         best = suffixes.best()

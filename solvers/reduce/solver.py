@@ -150,7 +150,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     while going is not None and not known.closed:
         search, going = going, gone_on(going)
         _learn(known, search)
-    return known.outcome(f"{search.asked} questions were asked")
+    return known.outcome()
 
 
 Search = ByFormula | ByCount | ByStep
@@ -180,7 +180,7 @@ def search_of(instance: Instance, upper: int, deadline: Deadline) -> Search:
         return ByStep(judged, stages, upper)
     found = ByCount.of(stages, partial(value_of, judged), upper)
     if placed:
-        found.then = lambda: ByStep(judged, stages, found.upper, found.bound, found.plan, found.best, found.asked)
+        found.then = lambda: ByStep(judged, stages, found.upper, found.bound, found.plan, found.best)
     return found
 
 

@@ -92,15 +92,11 @@ class _Answer:
 
 @dataclass(slots=True)
 class Leaves:
-    """The compositions of one instance; ``take`` is told of every plan that is found on the way.
-
-    ``asked`` counts weighted sums.
-    """
+    """The compositions of one instance; ``take`` is told of every plan that is found on the way."""
 
     instance: Instance
     stages: ReducedStages
     take: Callable[[Plan, int], None]
-    asked: int = 0
     _priced: dict[tuple[int, tuple[Group, ...]], PricedPasses] = field(default_factory=dict)
     _passes: dict[object, tuple[int, ...]] = field(default_factory=dict)
     _answers: dict[object, _Answer] = field(default_factory=dict)
@@ -219,7 +215,6 @@ class Leaves:
         groups = self._promising(cell, slot, int(min(often[0], often[1])), limit)
         if not groups:
             return _Answer(limit, limit, cell, None)
-        self.asked += 1
         weighed = self.stages.weighed(seat, self._price(seat, groups), often, (cell.first, cell.stop))
         weighed.settle(cell, slot, limit)
         return _Answer(limit, int(weighed.least(seat, slot)[cell.first, cell.stop]), cell, weighed)

@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
-from pipecut.solvers.reduce.programme import Cell, behind_stages, fronts, grown, nothing_behind
+from pipecut.solvers.reduce.programme import behind_stages, fronts, grown, nothing_behind
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
 
@@ -43,8 +43,8 @@ class SlowestFirst:
     plain: list[Numbers] = field(default_factory=list)
     chosen: list[Numbers] = field(default_factory=list)
 
-    def run(self) -> tuple[int, list[Cell]] | None:
-        """Return the least bound within the budget, and the stages of a plan that has it; None for none."""
+    def run(self) -> int | None:
+        """Return the least bound within the budget; None where no plan is."""
         line, atoms = self.stages.line, self.stages.atoms
         most = min(atoms, line.devices // min(line.sizes))
         front = fronts(line, self.stages.least, atoms, self.hi)[:, None]
@@ -61,9 +61,8 @@ class SlowestFirst:
             self.twice.append(twice)
             self.plain.append(plain)
             self.chosen.append(chosen)
-        values = [int(row[0, :, 0].min()) for row in self.chosen]
-        least = min(values, default=FORBIDDEN)
-        return None if least >= FORBIDDEN else (least, self._plan(values.index(least)))
+        least = min((int(row[0, :, 0].min()) for row in self.chosen), default=FORBIDDEN)
+        return None if least >= FORBIDDEN else least
 
     @property
     def micro_batches(self) -> int:
@@ -105,39 +104,6 @@ class SlowestFirst:
             return nothing_behind(line, self.stages.atoms)
         found = behind_stages(line, rest[slot - 1], times=times)
         return [np.where(row < FORBIDDEN, 0, FORBIDDEN) for row in found] if step is _Step.ALONE else found
-
-    def _plan(self, slot: int) -> list[Cell]:
-        """Go back through the phases from the best bound."""
-        line, cells = self.stages.line, list[Cell]()
-        x, atom, size, phase = 0, 0, int(self.chosen[slot][0, :, 0].argmin()), self.chosen
-        for at in range(slot, -1, -1):
-            value, seat = int(phase[at][x, size, atom]), int(line.seat[x, size])
-            steps = self._choices(at)
-            if phase is not self.chosen:
-                steps = (_Step.TWICE,) if phase is self.twice else (_Step.PLAIN,)
-            x += line.sizes[size]
-            step, stop = self._came(value, (at, seat, atom), (x, size), steps)
-            cells.append(Cell(x - line.sizes[size], size, atom, stop))
-            atom, (phase, times) = stop, self._rest(step)
-            if at:
-                crossed = times * line.crossing[line.joint[x, size], stop]
-                size = int((phase[at - 1][x, :, stop] + crossed).argmin())
-        return cells
-
-    def _came(
-        self, value: int, cell: tuple[int, int, int], ends: tuple[int, int], steps: tuple[_Step, ...]
-    ) -> tuple[_Step, int]:
-        """Return in which way a stage made this value, and the atom behind it.
-
-        ``cell`` is its slot, seat and first atom, ``ends`` the place where its devices end, and its size.
-        """
-        (at, seat, atom), (x, size) = cell, ends
-        for step in steps:
-            row = self._times(step, at, seat)[atom] + self._behind(step, at)[size][x]
-            found = np.flatnonzero(np.minimum(row, FORBIDDEN) == value)
-            if len(found):
-                return step, int(found[0])
-        raise LookupError(f"no stage of slot {at} makes {value}")
 
 
 class _Step(enum.Enum):

@@ -29,15 +29,20 @@ NARROW = 24
 """All compositions are looked at in intervals that are no longer than such a part of where they begin."""
 LITTLE = 4
 """Good plans have a slowest stage that takes longer than all devices need by no more than such a part."""
+PART, FINEST = 16, 4096
+"""Compositions are listed that take more than the bound by such a part of it at first, and by such at least."""
 SOME, TRIED = 6, 30
 """So many compositions are settled before others are looked for, and of so many a plan is made."""
 
 
 @dataclass(order=True, slots=True)
 class _Open:
+    """An interval. Compositions are listed that take more than the bound by one ``part`` of it in so many."""
+
     bound: int
     lo: int = field(compare=False)
     hi: int = field(compare=False)
+    part: int = field(default=PART, compare=False)
 
 
 @dataclass
@@ -55,7 +60,6 @@ class ByStep:
     bound: int = 0
     plan: Plan | None = None
     best: int = FORBIDDEN
-    asked: int = 0
     left: int = FORBIDDEN
     _open: list[_Open] = field(default_factory=list)
     _closed: dict[tuple[Cell, ...], int] = field(default_factory=dict)
@@ -108,47 +112,56 @@ class ByStep:
 
     def _put(self, lo: int, hi: int, bound: int) -> None:
         if lo < hi:
-            found = self._bounds(lo, hi)[1]
-            if found is not None and found[0] < self.most:
-                heapq.heappush(self._open, _Open(max(bound, found[0]), lo, hi))
+            found = self._bounds(lo, hi)
+            if found is not None:
+                heapq.heappush(self._open, _Open(max(bound, found[1]), lo, hi))
 
-    def _bounds(self, lo: int, hi: int) -> tuple[SlowestFirst, tuple[int, list[Cell]] | None]:
-        """Bound the plans whose slowest stage takes more than lo, at most hi."""
-        self.asked += 1
+    def _bounds(self, lo: int, hi: int, budget: int = FORBIDDEN) -> tuple[SlowestFirst, int] | None:
+        """Bound the plans whose slowest stage takes more than lo, at most hi, within a budget; None for none."""
         self.stages.deadline.check()
-        found = SlowestFirst(self.stages, lo, hi, self.most - 1)
-        return found, found.run()
+        slowest = SlowestFirst(self.stages, lo, hi, min(budget, self.most - 1))
+        found = slowest.run()
+        return None if found is None else (slowest, found)
 
     def _looked_through(self, interval: _Open) -> bool:
         """Settle some compositions of an interval; tell whether this could be done.
 
-        The interval is open again until nothing of it is left that is not settled.
+        Those that take little more than the bound: where none of them is left that is not settled it has risen.
+        The interval is open again until nothing of it is of use.
         """
-        slowest, found = self._bounds(interval.lo, interval.hi)
-        if found is None or found[0] >= self.most:
-            return True
-        rows = Compositions.of(slowest, self._with_ends()).all()
-        if rows is None and interval.hi - interval.lo > 1:
+        most = interval.bound + interval.bound // interval.part
+        found = self._bounds(interval.lo, interval.hi, most)
+        rows = None if found is None else Compositions.of(found[0], self._with_ends()).all()
+        if found is not None and rows is None:
+            return self._too_many(replace(interval, bound=max(interval.bound, found[1])))
+        within = takewhile(lambda row: row[0] < self.most, rows or ())
+        fresh = list(islice((row for row in within if tuple(row[1]) not in self._closed), TRIED))
+        self._settle(fresh)
+        if fresh:
+            heapq.heappush(self._open, replace(interval, bound=max(interval.bound, min(fresh[0][0], self.most))))
+        elif most < self.most - 1:
+            heapq.heappush(self._open, replace(interval, bound=most + 1, part=max(1, interval.part // 2)))
+        return True
+
+    def _too_many(self, interval: _Open) -> bool:
+        """Look for fewer compositions of an interval next time; tell whether it can be done without halving it."""
+        if interval.part < FINEST:
+            heapq.heappush(self._open, replace(interval, part=4 * interval.part))
+        elif interval.hi - interval.lo > 1:
             return False
-        if rows is None:
-            # Too many, and no shorter interval tells them apart: what bounds them is all that is known.
-            self.left = min(self.left, max(interval.bound, found[0]))
-            return True
-        useful = (
-            row for row in takewhile(lambda row: row[0] < self.most, rows) if tuple(row[1]) not in self._closed
-        )
-        fresh = list(islice(useful, TRIED))
-        if not fresh:
-            return True
-        for _, cells in fresh:
+        else:  # too many, and no shorter interval tells them apart: what bounds them is all that is known
+            self.left = min(self.left, interval.bound)
+        return True
+
+    def _settle(self, compositions: list[tuple[int, list[Cell]]]) -> None:
+        """Price plans of compositions that have none yet; settle the stages of some, or close these."""
+        for _, cells in compositions:
             if tuple(cells) not in self._seen:
                 self._seen.add(tuple(cells))
                 self._leaves.value(cells, self.stages.plan(cells, (self.most - 1) // self.micro_batches))
-        for bound, cells in fresh[:SOME]:
+        for bound, cells in compositions[:SOME]:
             if not self._tightened(cells):
                 self._close(bound, cells)
-        heapq.heappush(self._open, replace(interval, bound=max(interval.bound, min(fresh[0][0], self.most))))
-        return True
 
     def _with_ends(self) -> ReducedStages:
         """Return the stages with what they do once a step."""
