@@ -51,8 +51,8 @@ KNOWN = 2
 """First plans are looked for where none is known that takes less than so many times what the devices need."""
 STARTS = (120, 150)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""
-PART = 64
-"""Plans are looked for exactly that take more than the bound by no more than such a part of it, at first."""
+PART, COARSEST = 128, 64
+"""Plans are looked for exactly that take more than the bound by such a part of it at most, at first and later."""
 TRIED = 40
 """So many plans are priced at most."""
 
@@ -224,9 +224,10 @@ class ByCount:
         if sums.fill():
             found = DeviceSums.of(sums, self.deadline).least()
         if found is None:
-            return replace(one, bound=within.budget + 1, part=max(1, one.part // 2))
+            return replace(one, bound=within.budget + 1, part=max(COARSEST, one.part // 2))
         self._promise(found)
-        return replace(one, bound=max(bound, found.value + question.more[0]), cells=found.cells, exact=True)
+        least = max(bound, found.value + question.more[0])
+        return replace(one, bound=least, cells=found.cells, exact=True, part=PART)
 
     def _payable(self, question: PricedQuestion, price: int) -> int:
         return min(price, (FORBIDDEN - 1 - question.budget) // self.stages.line.devices)

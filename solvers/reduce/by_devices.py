@@ -98,7 +98,6 @@ class DeviceSums:
         question, best = self.sums.question, None
         fewest = question.numbers[0]
         for slot in range(len(self.before)):
-            self.deadline.check()
             made = [self._made(phase, options, slot) for phase, options in enumerate(question.phases(slot))]
             if not any(len(front.at) for front in made):
                 break
@@ -140,6 +139,7 @@ class DeviceSums:
         Whichever stage is the slowest, there is a way through this one: as through that one, or through all its
         pairs of passes. It goes on through what is before, or ends with what the stage does once a step.
         """
+        self.deadline.check()
         sums, useful, many = self.sums, self.sums.useful, self.sums.question.passes
         front, times, counted = self._behind(option, slot), sums.times(slot), sums.counted(option, slot)
         run, rest = self._pairs(front, counted, option, (slot, phase))
