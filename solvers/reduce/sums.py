@@ -158,7 +158,9 @@ class LayerSums:
                 once = once + more.once[kinds] + more.by_version[kinds]
             sums = sums + self._weighed(weights.once[:, kinds], np.minimum(once, MOST_BYTES))
             sums = np.minimum(sums + self._weighed(weights.stash[:, kinds], np.minimum(stash, MOST_BYTES)), NO_SUM)
-            none = none | ~held.possible[kinds, layer]
+            if tables.instance.layers[layer].split is not Split.FOLLOW:
+                # One that follows lies as others may, and a layout stands for all those that cost it the same.
+                none = none | ~held.possible[kinds, layer]
         return np.where(none.T[:, None, :], NO_SUM, sums)
 
     def _weighed(self, weights: Numbers, amounts: Numbers) -> Numbers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import networkx as nx
 import numpy as np
@@ -116,6 +117,20 @@ def test_a_layer_that_follows_nothing_is_not_taken_for_one_that_follows_a_produc
     instance = instance_of(layers, mesh(1, 1, between=Link(30_000_000)))
     goal = Goal.BOTTLENECK if solver == "state_dp" else Goal.ITERATION_TIME
     instance = replace(instance, constraints=Constraints(memory=True), goals=(goal,))
+    found, truth = find_any(solver).load()(instance, Limits()), exhaustive.solve(instance)
+    assert (found.proof, found.objective) == (Proof.OPTIMAL, truth.objective)
+
+
+@pytest.mark.parametrize("solver", ["reduced_dp", "cpsat_types"])
+@pytest.mark.parametrize("forms", [row for many in range(1, 6) for row in combinations(range(5), many)])
+def test_what_follows_may_lie_as_the_product_does_though_that_may_not_lie_otherwise(
+    forms: tuple[int, ...], solver: str
+) -> None:
+    """A layer costs the same by columns and by rows of the sequence: one of these stands for both behind a cut."""
+    layers = chain([matrix("a", macs=8, weights=4, made=40, allowed=forms), follow("b", weights=16)], [0])
+    instance = instance_of(layers, mesh(2))
+    asked = Constraints(memory=True, devices_per_stage=(2,), tensor_parallel_degrees=(2,))
+    instance = replace(instance, constraints=asked, goals=(Goal.ITERATION_TIME,))
     found, truth = find_any(solver).load()(instance, Limits()), exhaustive.solve(instance)
     assert (found.proof, found.objective) == (Proof.OPTIMAL, truth.objective)
 
