@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 
@@ -90,9 +89,8 @@ class CountedStages:
             np.minimum(found, by_seat(seat, slot), out=found)
 
     def pace_ns(self) -> int:
-        """Return what the slowest stage of any plan takes at least."""
-        seats = sorted({*chain.from_iterable(self.seats)})
-        return pace_ns(self.line, seats, lambda seat: self.times.least(seat, self.like(0)))
+        """Return what the slowest stage of any plan takes at least, wherever it stands: prices are by class."""
+        return pace_ns(self.line, lambda seat: self.times.least(seat, self.like(0)))
 
     def ended_ns(self, slot: int) -> Numbers:
         """Return ``[size, first atom, atom behind the last]``: a pair of passes, and what is done behind it."""

@@ -125,7 +125,7 @@ def sums_before(least: Numbers, crossed: Numbers) -> Numbers:
     return found
 
 
-def pace_ns(line: SeatLine, seats: Sequence[int], least: Callable[[int], Numbers]) -> int:
+def pace_ns(line: SeatLine, least: Callable[[int], Numbers]) -> int:
     """Return what the slowest stage of any plan takes at least; ``least`` is what stages take on a seat.
 
     Devices have prices by their class. A stage costs what it takes for each of its devices, and no plan costs
@@ -134,8 +134,7 @@ def pace_ns(line: SeatLine, seats: Sequence[int], least: Callable[[int], Numbers
     which a model costs as much on each class alone. Cost: classes x seats that differ in devices x atoms squared.
     """
     times = dict[tuple[int, ...], Numbers]()
-    for seat in seats:
-        own = tuple(line.of_class[seat].tolist())
+    for seat, own in enumerate(map(tuple, line.of_class.tolist())):
         times[own] = np.minimum(times.get(own, FORBIDDEN), least(seat))
 
     def cost(prices: Numbers, only: Sequence[tuple[int, ...]]) -> int:

@@ -173,7 +173,7 @@ class ReducedStages:
 
     def pace_ns(self) -> int:
         """Return what the slowest stage of any plan takes at least."""
-        return pace_ns(self.line, sorted(self._seats), lambda seat: self.least(seat, 0))
+        return pace_ns(self.line, lambda seat: self.least(seat, 0))
 
     def settle(self, cell: Cell, slot: int, limit: int) -> bool:
         """Price the stage of a plan exactly as far as it may be below a limit; tell whether anything changed."""
