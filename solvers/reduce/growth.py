@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pipecut.formulation.costs.bulk.divided import WHOLE_INPUT, divided
 from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.solvers.atoms.blocks import SETTLED, Lending
@@ -179,24 +180,20 @@ class AtomGrowth:
         held, nodes = self.sums.held, self.nodes
         every, all_ = np.arange(len(self.sums.tables.kinds)), np.arange(len(nodes.parent))
         nothing = np.zeros((len(every), len(all_)), dtype=np.int64)
-        if held is None or not held.recomputing or self.word.apart:
+        if held is None or not held.recomputing:
             return (RecomputeCase(every, all_, self.run(deadline), nothing),)
-        again, working = self._rerun(held), self.working()
-        own = self._working_of_atoms(held)
+        again, working, (some, _) = self._rerun(held), self.working(), self._reruns
         large = frozenset(np.flatnonzero(MUCH * again.max(axis=0) >= again.max()).tolist())
         # An atom that is computed again holds that while its own layers work; others work at other times.
-        least = np.full_like(nothing, NO_SUM)
-        for node, (atom, parent) in enumerate(zip(nodes.atom, nodes.parent, strict=True)):
-            if atom in large:
-                least[:, node] = again[:, atom] + own[:, atom]
-            if parent >= 0:
-                least[:, node] = np.minimum(least[:, node], least[:, parent])
+        by_atom = again + self._working_of_atoms(held)
+        by_atom[:, [at for at in range(by_atom.shape[1]) if at not in large]] = NO_SUM
+        least = self._of_nodes(by_atom, np.minimum)
         more = np.where(least < NO_SUM, np.maximum(0, least - working), NO_SUM)
-        counted = list(self._counted(deadline, large))
+        counted = list(self._counted_apart(deadline, large) if self.word.apart else self._counted(deadline, large))
         found = list[RecomputeCase]()
         for many in range(max(map(len, counted))):
             at = np.array([node for node, rows in enumerate(counted) if len(rows) > many])
-            kinds, beside = (self._reruns[0], more) if many else (every, nothing)
+            kinds, beside = (some, more) if many else (every, nothing)
             sums = np.stack([counted[node][many] for node in at], axis=-1)
             found.append(RecomputeCase(kinds, at, sums, beside[np.ix_(kinds, at)]))
         return tuple(found)
@@ -224,32 +221,39 @@ class AtomGrowth:
 
     def _rerun(self, held: MemoryTables) -> Numbers:
         """Return ``[kind, atom]``: what an atom holds at least while it is computed again."""
-        some, priced = self._reruns
-        most = np.where(held.possible[some], held.once[priced] - held.once[some], NO_SUM)
-        least = most.min(axis=2)
+        (some, priced), tables = self._reruns, self.sums.tables
+        stash = divided(tables, tables.instance.stash_bytes, WHOLE_INPUT)[priced]
+        least = np.where(held.possible[some], stash, NO_SUM).min(axis=2)
         ends = self.word.short_space.atoms()
-        found = np.full((len(self.sums.tables.kinds), self.word.short_space.stops), 0, dtype=np.int64)
+        found = np.full((len(tables.kinds), self.word.short_space.stops), 0, dtype=np.int64)
         for at, (first, stop) in enumerate(ends):
             found[some, at] = least[:, first:stop].sum(axis=1)
         return found
 
     def run(self, deadline: Deadline) -> Numbers:
         """Return the least sums ``[weights, kind, node]``."""
-        if self.word.apart:
-            return self._apart(deadline)
-        return np.stack([whole for whole, *_ in self._counted(deadline, frozenset())], axis=-1)
+        counted = self._counted_apart if self.word.apart else self._counted
+        return np.stack([whole for whole, *_ in counted(deadline, frozenset())], axis=-1)
 
-    def _apart(self, deadline: Deadline) -> Numbers:
-        """Return least sums of atoms that may each stand behind any other, or at the head of a stage."""
-        found = list[Numbers]()
-        for node in in_time(range(len(self.nodes.parent)), deadline):
-            sums = self._factor(node)[1].sums
-            found.append(sums.min(axis=tuple(range(sums.ndim - 2))))
-        alone = self._levelled(np.stack(found, axis=-1), self.nodes.atom)
+    def _counted_apart(self, deadline: Deadline, large: frozenset[int]) -> Iterator[list[Numbers]]:
+        """Yield the same of atoms that may each stand behind any other, or at the head of a stage."""
+        some, atoms = self._reruns[0], self.nodes.atom
+        rows = [self._factor(node)[:3] for node in in_time(range(len(atoms)), deadline)]
+        alone = [[one.sums.min(axis=tuple(range(one.sums.ndim - 2))) for one in row] for row in rows]
+        kept, least, again = (self._levelled(np.stack(row, axis=-1), atoms) for row in zip(*alone, strict=True))
+        states = list[list[Numbers]]()
         for node, parent in enumerate(self.nodes.parent):
-            if parent >= 0:
-                alone[:, :, node] = np.minimum(alone[:, :, node] + alone[:, :, parent], NO_SUM)
-        return alone
+            whole, *more = states[parent] if parent >= 0 else [np.zeros_like(kept[..., node])]
+            if atoms[node] in large:
+                rerun = [one + again[..., node] for one in (whole[:, some], *more)]
+                whole, stays = whole + kept[..., node], [one + kept[:, some, node] for one in more]
+                more = [*map(np.minimum, rerun, stays), rerun[-1]]
+                if len(more) > COUNTED:
+                    more = [*more[: COUNTED - 1], np.minimum(*more[COUNTED - 1 :])]
+            else:
+                whole, more = whole + least[..., node], [one + least[:, some, node] for one in more]
+            states.append([np.minimum(one, NO_SUM) for one in (whole, *more)])
+            yield states[-1]
 
     def _levelled(self, values: Numbers, atoms: Sequence[int]) -> Numbers:
         """Return values by atom in which no block has more than another, and nothing else in the middle has any.
@@ -265,13 +269,16 @@ class AtomGrowth:
         held = self.sums.held
         if held is None:
             return np.zeros((len(self.sums.tables.kinds), len(self.nodes.parent)), dtype=np.int64)
-        by_atom = self._working_of_atoms(held)
+        return self._of_nodes(self._working_of_atoms(held), np.maximum)
+
+    def _of_nodes(self, by_atom: Numbers, joined: np.ufunc) -> Numbers:
+        """Return ``[kind, node]`` of values ``[kind, atom]``: those of all atoms of a node joined."""
         if self.word.apart:
-            by_atom = self._levelled(by_atom, range(self.word.short_space.stops))
+            by_atom = self._levelled(by_atom, range(by_atom.shape[1]))
         found = by_atom[:, self.nodes.atom]
         for node, parent in enumerate(self.nodes.parent):
             if parent >= 0:
-                found[:, node] = np.maximum(found[:, node], found[:, parent])
+                found[:, node] = joined(found[:, node], found[:, parent])
         return found
 
     def _working_of_atoms(self, held: MemoryTables) -> Numbers:

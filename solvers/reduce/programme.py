@@ -149,12 +149,9 @@ def pace_ns(line: SeatLine, least: Callable[[int], Numbers]) -> int:
         whole = cost(prices, [*times])
         return ceil_div(whole, int(prices @ line.in_class)) if whole < FORBIDDEN else 0
 
-    classes = range(len(line.in_class))
-    alone = [
-        cost(np.eye(len(classes), dtype=np.int64)[at], [own for own in times if own[at] == sum(own)])
-        for at in classes
-    ]
-    prices = np.array([max(1, PRICED * min(alone) // max(1, one)) for one in alone])
+    classes, one = range(len(line.in_class)), np.eye(len(line.in_class), dtype=np.int64)
+    alone = [cost(one[at], [own for own in times if own[at] == sum(own)]) for at in classes]
+    prices = np.array([max(1, PRICED * min(alone) // max(1, whole)) for whole in alone])
     best = bound(prices)
     for part, at, more in product(PARTS, classes[1:], (1, -1)):
         other = prices.copy()
