@@ -5,10 +5,11 @@ micro-batches out, and come close soon (``solvers.reduce.by_count``). What they 
 places, which ends with a proof. Both use the same stages: what one has settled is settled for the other.
 
 Plans are sorted by what their slowest stage takes: intervals of that are halved, that with the least bound first
-(``solvers.reduce.executed.slowest``). Where an interval is narrow all compositions of its plans are looked at
-(``solvers.reduce.executed.compositions``): their stages are settled, and what is then still below the best plan
-is settled by weighing its paths (``solvers.reduce.executed.leaves``). So the search ends with a proof, but where
-even these leave a gap; then the bound is what is left of it.
+(``solvers.reduce.executed.slowest``). Where an interval is narrow the compositions of its plans are looked at
+(``solvers.reduce.executed.compositions``), those that take little more than its bound first: their stages are
+settled, and what is then still below the best plan is settled by weighing its paths
+(``solvers.reduce.executed.leaves``). Where none is left the bound has risen. So the search ends with a proof, but
+where even these leave a gap; then the bound is what is left of it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pipecut.solvers.reduce.programme import Cell, time_of
 from pipecut.solvers.reduce.stages import ReducedStages
 
 NARROW = 24
-"""All compositions are looked at in intervals that are no longer than such a part of where they begin."""
+"""Compositions are looked at in intervals that are no longer than such a part of where they begin."""
 LITTLE = 4
 """Good plans have a slowest stage that takes longer than all devices need by no more than such a part."""
 PART, FINEST = 16, 4096
