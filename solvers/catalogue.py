@@ -93,7 +93,7 @@ MAIN = "cpsat"
 REDUCED = "reduced_dp"
 """The method for deep models on many devices."""
 REDUCED_FROM = 2_000
-"""Layers times devices from which it is asked where no programme for executed times sees the instance."""
+"""Layers times devices from which it may be asked before programmes."""
 SOLVERS: tuple[SolverEntry, ...] = (
     SolverEntry.of(
         "cpsat",
@@ -124,7 +124,7 @@ SOLVERS: tuple[SolverEntry, ...] = (
     SolverEntry.of(
         "cpsat_types",
         "the declarative model on types of stages of a deep model",
-        "pipecut.solvers.cpsat.on_types.solver",
+        "pipecut.solvers.cpsat.on_types.search",
         support="pipecut.solvers.cpsat.on_types.support",
         exact=True,
         blocks=ADDED,
@@ -188,16 +188,21 @@ def find_any(name: str) -> SolverEntry:
 
 
 def is_reduced(instance: Instance) -> bool:
-    """Tell whether the reduction is asked about an instance before others: where these come to no end.
+    """Tell whether the reduction is asked about an instance before others.
 
-    That is a large instance, and one of some size of whose executed step no programme sees everything.
+    That is a large instance; one with many ways to hold a stage whose model has few places to cut that differ, as
+    it repeats itself or is cut at blocks; and one of some size of whose step no programme sees everything.
     """
-    from pipecut.solvers.search.first_plan import is_large
+    from pipecut.formulation.problem.groups import modes_by_size
+    from pipecut.solvers.reduce.word import Word
+    from pipecut.solvers.search.first_plan import LARGE, is_large
 
-    large, size = is_large(instance), len(instance.layers) * instance.devices
-    if not large and (size < REDUCED_FROM or not instance.goals[0].executed):
-        return False
     asked = {entry.name: entry for entry in SOLVERS}
-    if REDUCED not in asked or not asked[REDUCED].accepts(instance).takes:
+    if len(instance.layers) * instance.devices < REDUCED_FROM or REDUCED not in asked:
         return False
-    return large or "step_dp" not in asked or not asked["step_dp"].accepts(instance).proves
+    if not asked[REDUCED].accepts(instance).takes:
+        return False
+    unseen = "step_dp" not in asked or not asked["step_dp"].accepts(instance).proves
+    many = len(instance.layers) * sum(map(len, modes_by_size(instance).values())) >= LARGE
+    few = many and 2 * Word.of(instance).short_space.stops <= len(instance.layers)
+    return few or is_large(instance) or (unseen and instance.goals[0].executed)

@@ -210,8 +210,7 @@ class Ingredient(enum.Enum):
     ON_TYPES = (
         "the model on types of stages",
         tuple(
-            f"pipecut.solvers.cpsat.on_types.{name}"
-            for name in ("counts", "model", "search", "solver", "support", "types")
+            f"pipecut.solvers.cpsat.on_types.{name}" for name in ("counts", "model", "search", "support", "types")
         ),
     )
     MODEL = (

@@ -80,7 +80,7 @@ BUDGETS = {
     "ingest": 7695,
     "literature": 9123,
     "report": 1905,
-    "solvers": 18354,
+    "solvers": 18353,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 

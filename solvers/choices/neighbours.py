@@ -70,14 +70,9 @@ def narrower(instance: Instance) -> list[Instance]:
     if 1 not in (training.chunk_choices or (training.chunks,)):
         return []
     plain = replace(training, schedule=Schedule.ONE_F_ONE_B, schedule_choices=(), chunks=1, chunk_choices=())
-    cost = replace(
-        instance.cost,
-        synchronisation=Synchronisation.CHARGED,
-        inside=Synchronisation.CHARGED,
-        stage_time=StageTime.ADD,
-        boundary_charge=BoundaryCharge.LINK,
-        combine=Combine.MAX,
-    )
+    charged = Synchronisation.CHARGED
+    cost = replace(instance.cost, synchronisation=charged, inside=charged, stage_time=StageTime.ADD)
+    cost = replace(cost, boundary_charge=BoundaryCharge.LINK, combine=Combine.MAX)
     asked = replace(instance.constraints, placement=Placement.LINE, at_most=())
     if (plain, cost, asked) == (training, instance.cost, instance.constraints):
         return []
@@ -133,9 +128,7 @@ class _Work(ByCount):
 
     def _question(self, lo: int, hi: int) -> PricedQuestion:
         beside = self.micro_batches * (lo + 1)
-        return PricedQuestion(
-            lambda _: ((Option(0, 0, 0, 0),),), lo, hi, FORBIDDEN // 2, False, beside, (0,), self.numbers
-        )
+        return PricedQuestion(lambda _: ((Option(0, 0, 0, 0),),), lo, hi, FORBIDDEN // 2, False, beside, (0,))
 
     def _exactly(self, one: Open) -> Open | None:
         return replace(one, exact=True)
@@ -175,18 +168,13 @@ def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
     seen = (
         type(one)() if not one.asked and one.rule not in OFFERED else one for one in instance.constraints.values
     )
+    plain = replace(training, schedule=order, schedule_choices=(), chunks=1, chunk_choices=(), warm_up="classic")
+    paid = Boundary.NONE if free else cost.boundary
     like = replace(
         instance,
-        training=replace(
-            training, schedule=order, schedule_choices=(), chunks=1, chunk_choices=(), warm_up="classic"
-        ),
+        training=plain,
         constraints=replace(Constraints(seen), placement=Placement.LINE, forms=()),
-        cost=replace(
-            cost,
-            boundary_charge=BoundaryCharge.LINK,
-            boundary=Boundary.NONE if free else cost.boundary,
-            combine=Combine.MAX,
-        ),
+        cost=replace(cost, boundary_charge=BoundaryCharge.LINK, boundary=paid, combine=Combine.MAX),
         goals=(Goal.STEP_TIME if goal.executed else Goal.ITERATION_TIME,),
     )
     return like, path
@@ -232,19 +220,14 @@ def searched(instance: Instance, upper: int, deadline: Deadline) -> Search:
     """
     if is_reduced(instance):
         return search_of(instance, upper, deadline)
-    found, demands = wider(instance), instance.demands
+    found = wider(instance)
     if found is None:
         raise ValueError("there is no wider question")
-    numbers = demands.stages_at_least or 1, demands.stages_at_most or FORBIDDEN
-    if instance.training.chunks > 1:
-        numbers = 1, FORBIDDEN
-    return _search(instance, *found, upper, deadline, numbers)
+    return _search(instance, *found, upper, deadline)
 
 
-def _search(
-    instance: Instance, asked: Instance, path: LeastStep, upper: int, deadline: Deadline, numbers: tuple[int, int]
-) -> ByCount:
-    """Return a search of plans of so many stages by what is ``asked`` of them, priced as those of ``instance``."""
+def _search(instance: Instance, asked: Instance, path: LeastStep, upper: int, deadline: Deadline) -> ByCount:
+    """Return a search of plans by what is ``asked`` of them, priced as those of ``instance``."""
     goal, apart = instance.goals[0], instance.training.chunks > 1
     word = replace(Word.of(asked), apart=apart)
     stages = ReducedStages.of(word, SeatLine.of(asked, word.space), deadline, each=goal.executed)
@@ -262,7 +245,6 @@ def _search(
         deadline=deadline,
         upper=upper,
         bounded=False,  # links carry any number of transfers at once, so none of them sets the pace
-        numbers=numbers,
     )
 
 
@@ -334,13 +316,11 @@ def _with_room(choices: Sequence[Instance], limits: Limits, best: GridFound | No
                 limits.deadline.check()
                 asked = (wider(one) or (one, LeastStep.WORK))[0]
                 again = Recompute.ALWAYS if asked.constraints.recompute is Recompute.ALWAYS else Recompute.NEVER
-                asked = replace(
-                    asked,
-                    training=replace(asked.training, warm_up=(2 * number,) * number),
-                    constraints=replace(asked.constraints, recompute=again),
-                )
+                like = replace(asked.constraints, recompute=again, stages_at_least=None, stages_at_most=number)
+                training = replace(asked.training, warm_up=(2 * number,) * number)
+                asked = replace(asked, training=training, constraints=like)
                 upper = longest_run_ns(one, one.training.micro_batches) + 1 if best is None else best.objective
-                search = _search(one, asked, LeastStep.FLOW, upper, limits.deadline, (1, number))
+                search = _search(one, asked, LeastStep.FLOW, upper, limits.deadline)
                 search.begin()
                 while search.step():
                     pass

@@ -9,7 +9,7 @@ from pipecut.formulation.problem.groups import Group, forms_on, modes_by_size
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
-from pipecut.solvers.search.support import Support, sized
+from pipecut.solvers.search.support import Support, of_whole_stages, sized
 
 BYTES_A_RUN = 400
 """For each stage and run of atoms: a variable of the model with its places in sums, and a row of its prices."""
@@ -42,6 +42,8 @@ def most_stages(instance: Instance) -> int:
 def reason_against(instance: Instance) -> str:
     """Return why runs of atoms do not decide an instance; nothing if they do."""
     cost, constraints = instance.cost, instance.constraints
+    if blocks := of_whole_stages("cpsat_chunks", instance).reason:
+        return blocks
     if instance.training.chunks == 1:
         return "it searches groups that hold several stages, training.chunks is 1"
     if cost.combine is not Combine.MAX or cost.stage_time is not StageTime.ADD:

@@ -78,8 +78,8 @@ class ByCount:
     """The search of one number of micro-batches; the fields are those of ``ByStep``.
 
     ``executed``: the step as executed, else by the formula; ``bounded``: there boundaries count among stages.
-    Plans have at least the first and at most the second of ``numbers`` of stages. ``make`` returns the plan of
-    some stages, ``takes`` what one of them in a slot takes in it. ``then`` returns who goes on where it has ended.
+    ``make`` returns the plan of some stages, ``takes`` what one of them in a slot takes in it. ``then`` returns
+    who goes on where it has ended.
     """
 
     stages: CountedStages
@@ -91,7 +91,6 @@ class ByCount:
     deadline: Deadline
     upper: int
     bounded: bool = True
-    numbers: tuple[int, int] = (1, FORBIDDEN)
     bound: int = 0
     plan: Plan | None = None
     best: int = FORBIDDEN
@@ -132,7 +131,8 @@ class ByCount:
         hi, price = self.most // self.micro_batches, self.most // self.stages.line.devices
         least = self.stages.pace_ns()
         whole = Open(self.micro_batches * least, least - 1, hi, price)
-        self._open = [whole] if least <= hi and self.numbers[0] <= self.stages.most else []
+        fewest, most = self.stages.numbers
+        self._open = [whole] if least <= hi and fewest <= most else []
 
     def step(self) -> bool:
         """Halve the interval that promises least; tell whether anything is left to do."""
@@ -253,15 +253,15 @@ class ByCount:
         return sum(times) + sum(crossed) + (self.micro_batches - 1) * slowest
 
     def _question(self, lo: int, hi: int) -> PricedQuestion:
-        many, most = self.micro_batches, self.stages.most
+        many, most = self.micro_batches, self.stages.numbers[1]
         if not self.executed:
             beside = (many - 1) * (lo + 1)
             once, budget = ((Option(1, 0, 0, 1),),), self.most - 1
-            return PricedQuestion(lambda _: once, lo, hi, budget, self.bounded, beside, (beside,), self.numbers)
+            return PricedQuestion(lambda _: once, lo, hi, budget, self.bounded, beside, (beside,))
         # The mean of both ways through a stage, and that of those through one that has fewer micro-batches.
         beside = (2 * (many - 1) - min(most - 1, many - 1)) * (lo + 1) // 2
         more = (0, max(0, many - most) * (lo + 1), (many - 1) * (lo + 1) // 2)
-        return PricedQuestion(self._phases, lo, hi, self.most - 1, False, beside, more, self.numbers, many)
+        return PricedQuestion(self._phases, lo, hi, self.most - 1, False, beside, more, many)
 
     def _phases(self, slot: int) -> tuple[tuple[Option, ...], ...]:
         """Return what stages may be as executed: the slowest or before it; behind it twice, or once."""
@@ -269,7 +269,7 @@ class ByCount:
         # Behind a stage with few micro-batches all counts once.
         slowest = Option(0, 2 * (many - slot), 1, 2) if many >= slot + 2 else Option(0, many + 1, 2, 1)
         before = (Option(1, 0, 0, 1),) if slot else ()
-        once = () if many > self.stages.most else (Option(1, 0, 2, 1),)
+        once = () if many > self.stages.numbers[1] else (Option(1, 0, 2, 1),)
         return (slowest, *before), (Option(2, 0, 1, 2),), once
 
     def _try(self, cells: Sequence[Cell]) -> None:

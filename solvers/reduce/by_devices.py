@@ -96,7 +96,7 @@ class DeviceSums:
         Cost: slots x suffixes x runs of atoms that end where they begin, in numpy.
         """
         question, best = self.sums.question, None
-        fewest = question.numbers[0]
+        fewest = self.sums.stages.numbers[0]
         for slot in range(len(self.before)):
             made = [self._made(phase, options, slot) for phase, options in enumerate(question.phases(slot))]
             if not any(len(front.at) for front in made):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
-from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.programme import Cell, Least, pace_ns
 from pipecut.solvers.reduce.stages import ReducedStages
@@ -33,7 +33,8 @@ class CountedStages:
 
     ``devices[size]`` is how many they have; ``crossing[joint_of[size], next, place]`` what the tensors that cross
     a place to cut take between stages of two sizes at least, FORBIDDEN where these are nowhere neighbours: most
-    sizes are joined to others alike. ``times`` are what stages take by seat and slot.
+    sizes are joined to others alike. ``numbers`` are how many stages plans have at least and at most, ``times``
+    what stages take by seat and slot.
     """
 
     line: SeatLine
@@ -42,6 +43,7 @@ class CountedStages:
     seats: tuple[tuple[int, ...], ...]
     crossing: Numbers
     joint_of: Numbers
+    numbers: tuple[int, int]
     in_flight: Callable[[int], int]
     times: ReducedStages | ExecutedStages
     _known: dict[tuple[Least, int], Numbers] = field(default_factory=dict)
@@ -58,12 +60,7 @@ class CountedStages:
         devices, whole = np.array(line.sizes), _crossing(line)
         rows, of = np.unique(whole.reshape(len(whole), -1), axis=0, return_inverse=True)
         joints = rows.reshape(-1, *whole.shape[1:]), of.reshape(-1)
-        return CountedStages(line, stages.atoms, devices, seats, *joints, stages.in_flight, times)
-
-    @property
-    def most(self) -> int:
-        """Return how many stages a plan has at most."""
-        return min(self.atoms, self.line.devices // min(self.line.sizes))
+        return CountedStages(line, stages.atoms, devices, seats, *joints, stages.numbers, stages.in_flight, times)
 
     def least(self, slot: int) -> Numbers:
         """Return ``[size, first atom, atom behind the last]``: the least time of a stage in a slot.
@@ -198,10 +195,11 @@ class ExecutedStages:
 
     def plan(self, cells: Sequence[Cell]) -> Plan | None:
         """Return the plan of some cells, first to last; None where one has no stage that fits."""
-        slots = range(len(cells) - 1, -1, -1)
-        rows = (
-            (self.passes if cell.first else self.charged, cell, slot)
-            for cell, slot in zip(cells, slots, strict=True)
-        )
-        stages = [one for one in (of.stage(cell, slot) for of, cell, slot in rows) if one is not None]
-        return Plan(tuple(stages)) if len(stages) == len(cells) else None
+        stages = list[Stage]()
+        for at, cell in enumerate(cells):
+            of = self.passes if cell.first else self.charged
+            found = of.label(cell, len(cells) - 1 - at)
+            if found is None:
+                return None
+            stages.append(of.stage_of(cell, *found))
+        return Plan(tuple(stages))

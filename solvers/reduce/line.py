@@ -2,12 +2,15 @@
 
 A *seat* is a number of devices from some place of the line on. Seats whose devices stand in alike servers in the
 same way have the same kinds of groups, one for each mode; so a cluster of alike servers has few seats that differ.
+Where all stages of a plan have equally many devices and replicas, as many devices with other numbers of replicas
+are another *size*, and no boundary joins two sizes.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +18,8 @@ import numpy as np
 from pipecut.formulation.costs.times import activation_ns, cut_bytes, gradient_ns
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group, line
-from pipecut.formulation.problem.instance import Instance
-from pipecut.formulation.problem.modes import modes
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.modes import Mode, modes
 from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.reduce.sums import Numbers
@@ -26,13 +29,15 @@ from pipecut.solvers.reduce.sums import Numbers
 class SeatLine:
     """The seats of a cluster: ``seat[x, s]`` is that of ``sizes[s]`` devices from place x on, -1 if there is none.
 
-    ``groups[seat]`` are its groups, one for each mode, ``of_class[seat]`` the devices that it has of each class
-    of servers, and ``in_class`` those that there are. ``joint[x, s, t]`` is the number of the link between a
-    stage of size s that ends before place x and one of size t that begins there (-1: none), ``crossing[link,
-    place]`` what the tensors that cross each place to cut take over it, both ways, in ns.
+    ``replicas[s]`` is how many replicas a stage of such a size has, 0 where any number of them. ``groups[seat]``
+    are its groups, one for each mode, ``of_class[seat]`` the devices that it has of each class of servers, and
+    ``in_class`` those that there are. ``joint[x, s, t]`` is the number of the link between a stage of size s that
+    ends before place x and one of size t that begins there (-1: none), ``crossing[link, place]`` what the tensors
+    that cross each place to cut take over it, both ways, in ns: FORBIDDEN between sizes that no plan has both.
     """
 
     sizes: tuple[int, ...]
+    replicas: tuple[int, ...]
     seat: Numbers
     groups: tuple[tuple[Group, ...], ...]
     of_class: Numbers
@@ -45,48 +50,59 @@ class SeatLine:
         """Return how many devices stand in line."""
         return len(self.seat) - 1
 
+    def size_of(self, group: Group) -> int:
+        """Return the number of a group's size."""
+        found = zip(self.sizes, self.replicas, strict=True)
+        return [*found].index((group.devices, group.replicas if any(self.replicas) else 0))
+
     @staticmethod
     def of(instance: Instance, space: CutSpace) -> SeatLine:
         """Find the seats of an instance. Cost: places times sizes, and places times pairs of sizes.
 
         Of alike servers only places in the first one are looked at, all others are like one of them.
         """
-        total, ways = instance.devices, {n: modes(instance, n) for n in _sizes(instance)}
-        sizes = tuple(n for n, found in ways.items() if found)
+        total, ways = instance.devices, _ways(instance)
+        sizes, replicas = (tuple(key[at] for key in ways) for at in (0, 1))
         seat = np.full((total + 1, len(sizes)), -1, dtype=np.int64)
         classes, servers = server_classes(instance), line(instance)
-        known: dict[tuple[tuple[int, int], ...], int] = {}
+        known: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
         groups: list[tuple[Group, ...]] = []
         most = instance.constraints.max_servers or len(instance.servers)
         period = _period(instance, classes)
         for x in range(period):
-            for s, n in enumerate(sizes):
+            for s, ((n, many), allowed) in enumerate(ways.items()):
                 if x + n > total or servers[x + n - 1] - servers[x] >= most:
                     continue
                 counts = Group.on_line(instance, x, n).counts
-                key = tuple((classes[server], count) for server, count in counts)
+                key = many, tuple((classes[server], count) for server, count in counts)
                 if key not in known:
                     known[key] = len(groups)
-                    groups.append(tuple(Group(counts, mode) for mode in ways[n]))
+                    groups.append(tuple(Group(counts, mode) for mode in allowed))
                 seat[x : total + 1 - n : period, s] = known[key]
         joint, links = _joints(instance, sizes, seat, period)
+        if any(replicas):
+            joint[:, ~np.eye(len(sizes), dtype=bool)] = len(links)
         of_class = np.zeros((len(groups), max(classes) + 1), dtype=np.int64)
-        for row, key in zip(of_class, known, strict=True):
+        for row, (_, key) in zip(of_class, known, strict=True):
             np.add.at(row, [one for one, _ in key], [count for _, count in key])
         in_class = np.bincount([classes[server] for server in servers])
         crossing = _crossing(instance, space, links)
-        return SeatLine(sizes, seat, tuple(groups), of_class, in_class, joint, crossing)
+        return SeatLine(sizes, replicas, seat, tuple(groups), of_class, in_class, joint, crossing)
 
 
 def has_a_first_stage(instance: Instance) -> bool:
     """Tell whether there is a group for the first stage of a plan, which begins where the line does."""
     servers, most = line(instance), instance.constraints.max_servers or len(instance.servers)
-    return any(modes(instance, n) for n in _sizes(instance) if servers[n - 1] - servers[0] < most)
+    return any(servers[n - 1] - servers[0] < most for n, _ in _ways(instance))
 
 
-def _sizes(instance: Instance) -> Iterable[int]:
-    asked = instance.demands.devices_per_stage
-    return [n for n in range(1, instance.devices + 1) if not asked or n in asked]
+def _ways(instance: Instance) -> Mapping[tuple[int, int], Sequence[Mode]]:
+    """Return the modes of sizes: numbers of devices, and of replicas where all stages have as many, else 0."""
+    asked, found = instance.demands.devices_per_stage, defaultdict[tuple[int, int], list[Mode]](list)
+    for n in range(1, instance.devices + 1):
+        for mode in modes(instance, n) if not asked or n in asked else ():
+            found[n, mode.replicas if instance.constraints.equal_stages else 0].append(mode)
+    return found
 
 
 def _period(instance: Instance, classes: tuple[int, ...]) -> int:
@@ -119,12 +135,13 @@ def _joints(instance: Instance, sizes: tuple[int, ...], seat: Numbers, period: i
 
 
 def _crossing(instance: Instance, space: CutSpace, links: list[Link]) -> Numbers:
-    found = np.zeros((len(links) + 1, len(space.places)), dtype=np.int64)
+    found = np.full((len(links) + 2, len(space.places)), FORBIDDEN, dtype=np.int64)
+    found[-1] = 0
     known: dict[int, Numbers] = {}
     for place, cut in list(enumerate(space.places))[1:-1]:
         sent = cut_bytes(instance, cut)  # beside the link all that counts
         if sent not in known:
             times = [activation_ns(instance, cut, link) + gradient_ns(instance, cut, link) for link in links]
-            known[sent] = np.array([*times, 0])
-        found[:, place] = known[sent]
-    return found  # the last row, which -1 means, takes nothing
+            known[sent] = np.array(times, dtype=np.int64)
+        found[:-2, place] = known[sent]
+    return found  # the last row, which -1 means, takes nothing; the one before it joins what no plan has both

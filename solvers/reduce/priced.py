@@ -43,7 +43,6 @@ Phases = Callable[[int], tuple[tuple[Option, ...], ...]]
 class PricedQuestion:
     """Which plans: the slowest stage takes more than ``lo`` and at most ``hi``, and they take at most ``budget``.
 
-    They have at least the first and at most the second of ``numbers`` of stages.
     ``bounded``: boundaries take at most ``hi`` too. What a plan takes is at least the sum of its stages and
     boundaries, each once, and ``beside``; what is counted of a suffix in a phase, of the stages before it, and
     ``more[phase]`` besides. A suffix in phase 0 takes no less than any of its stages so many ``passes``.
@@ -56,7 +55,6 @@ class PricedQuestion:
     bounded: bool
     beside: int
     more: tuple[int, ...]
-    numbers: tuple[int, int]
     passes: int = 0
 
 
@@ -157,9 +155,9 @@ class PricedSums:
         """Make all suffixes; tell whether some are within the budget."""
         question = self.question
         most = min(question.budget + self.price * self.stages.line.devices, FORBIDDEN - 1)
-        fewest, most_stages = question.numbers
+        fewest, most_stages = self.stages.numbers
         before = self.front + np.array(question.more)[:, None, None]
-        for slot in range(min(self.stages.most, most_stages)):
+        for slot in range(most_stages):
             made = self._made(question.phases(slot))
             made[made + before > most] = FORBIDDEN
             if made.min() >= FORBIDDEN:

@@ -39,7 +39,8 @@ class Cell:
 class LineSums:
     """The suffixes of plans whose stages, and boundaries, keep to limits, and whose sum stays in a budget.
 
-    ``found[s][x, size, atom]`` is the least sum of suffixes of s + 1 stages, FORBIDDEN for none.
+    ``numbers`` are how many stages plans have at least and at most. ``found[s][x, size, atom]`` is the least sum
+    of suffixes of s + 1 stages, FORBIDDEN for none.
     """
 
     line: SeatLine
@@ -47,27 +48,36 @@ class LineSums:
     limit: int
     crossed: int
     budget: int
+    numbers: tuple[int, int]
     found: list[Numbers]
     front: Numbers
 
     @staticmethod
-    def of(line: SeatLine, least: Least, atoms: int, limits: tuple[int, int], budget: int) -> LineSums:
-        """Make all suffixes. Cost: slots x sizes x places of the line x atoms squared, in numpy."""
-        found = LineSums(line, least, *limits, min(budget, FORBIDDEN), [], fronts(line, least, atoms, limits[0]))
+    def of(
+        line: SeatLine, least: Least, atoms: int, within: tuple[int, int, int], numbers: tuple[int, int]
+    ) -> LineSums:
+        """Make all suffixes ``within`` limits of a stage and of a boundary, and a budget.
+
+        Cost: slots x sizes x places of the line x atoms squared, in numpy.
+        """
+        limit, crossed, budget = within
+        front = fronts(line, least, atoms, limit)
+        found = LineSums(line, least, limit, crossed, min(budget, FORBIDDEN), numbers, [], front)
         behind = nothing_behind(line, atoms)
-        while len(found.found) < min(atoms, line.devices // min(line.sizes)):
+        while len(found.found) < numbers[1]:
             made = found._grown(behind)
             if (made >= FORBIDDEN).all():
                 break
             found.found.append(made)
-            behind = behind_stages(line, made, limit=limits[1])
+            behind = behind_stages(line, made, limit=crossed)
         return found
 
     def best(self) -> tuple[int, int] | None:
         """Return the least sum of a whole plan, and how many stages it has; None if there is none."""
-        sums = [int(row[0, :, 0].min()) for row in self.found]
-        least = min(sums, default=FORBIDDEN)
-        return None if least >= FORBIDDEN else (least, sums.index(least) + 1)
+        fewest = self.numbers[0]
+        sums = [(int(row[0, :, 0].min()), many) for many, row in enumerate(self.found, 1) if many >= fewest]
+        least = min(sums, default=(FORBIDDEN, 0))
+        return None if least[0] >= FORBIDDEN else least
 
     def plan(self, stages: int) -> list[Cell]:
         """Return the stages of the best plan of so many of them, first to last."""

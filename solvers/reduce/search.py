@@ -128,7 +128,8 @@ class ByFormula:
     def _ask(self, limit: int, budget: int) -> tuple[int, int, list[Cell]] | None:
         """Return the least sum under a limit, the slowest of its stages and boundaries, and its stages."""
         self.stages.deadline.check()
-        suffixes = LineSums.of(self.stages.line, self.stages.least, self.stages.atoms, (limit, limit), budget)
+        of = self.stages
+        suffixes = LineSums.of(of.line, of.least, of.atoms, (limit, limit, budget), of.numbers)
         best = suffixes.best()
         if best is None or best[0] > budget:
             return None

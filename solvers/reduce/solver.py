@@ -35,8 +35,8 @@ from pipecut.solvers.search.stoppable import stoppable
 from pipecut.solvers.search.support import Support, sized
 
 NAME = "reduced_dp"
-OFFERED = ("no_cut", "together", "devices_per_stage")
-"""Demands that are kept by what is offered: places to cut, and numbers of devices."""
+OFFERED = ("no_cut", "together", "devices_per_stage", "stages", "equal_stages")
+"""Demands that are kept by what is offered: places to cut, and numbers of devices, replicas and stages."""
 BYTES_A_CELL = 1200
 """Of a kind of group and a run of atoms: sums for every row of weights, of two cases."""
 

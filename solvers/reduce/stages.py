@@ -138,6 +138,14 @@ class ReducedStages:
         """Return the number of atoms."""
         return self.word.space.stops
 
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Return how many stages a plan has at least and at most: groups, where each holds several."""
+        asked, most = self.word.whole.demands, min(self.atoms, self.line.devices // min(self.line.sizes))
+        if self.word.apart:
+            return 1, most
+        return asked.stages_at_least or 1, min(asked.stages_at_most or most, most)
+
     def in_flight(self, slot: int) -> int:
         """Return how many micro-batches a stage in a slot has in flight."""
         return Keeps.in_slot(self.word.short.training, slot).in_flight
@@ -229,16 +237,11 @@ class ReducedStages:
             stages.append(self.stage_of(cell, *found))
         return Plan(tuple(stages))
 
-    def stage(self, cell: Cell, slot: int) -> Stage | None:
-        """Return a stage that fits and is among the fastest; None if none was found."""
-        found = self.label(cell, slot)
-        return None if found is None else self.stage_of(cell, *found)
-
     def at_least(self, plan: Plan) -> list[int]:
         """Return what tables say that the stages of a plan on this line take at least; FORBIDDEN: none fits."""
         found, x = list[int](), 0
         for at, stage in enumerate(plan.stages):
-            run, size = self.word.space.run(stage.span), self.line.sizes.index(stage.group.devices)
+            run, size = self.word.space.run(stage.span), self.line.size_of(stage.group)
             seat = int(self.line.seat[x, size])
             found.append(int(self.least(seat, len(plan) - 1 - at)[run.first, run.stop]))
             x += stage.group.devices

@@ -9,6 +9,7 @@ lower bounds by duality: a stage that holds at most so much takes at least the l
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -102,13 +103,20 @@ def eliminated(factors: Iterable[Factor], kept: Iterable[int], trace: list[Choic
     The variable goes first that leaves the smallest table. Into ``trace`` is written what was chosen on the way.
     Cost: that of the largest table.
     """
-    rows, stay = list(factors), set(kept)
-    while left := {one for row in rows for one in row.over} - stay:
-        around = {one: {other for row in rows if one in row.over for other in row.over} for one in left}
+    rows, around = list(factors), defaultdict[int, set[int]](set)
+    for row in rows:
+        for one in row.over:
+            around[one].update(row.over)
+    left = around.keys() - set(kept)
+    while left:
         one = min(left, key=lambda each: (len(around[each]), each))
+        left.remove(one)
         joined = product_of(row for row in rows if one in row.over)
         at = joined.over.index(one)
         over = (*joined.over[:at], *joined.over[at + 1 :])
+        for other in over:
+            around[other].update(over)
+            around[other].remove(one)
         rows = [row for row in rows if one not in row.over]
         rows.append(Factor(over, np.minimum(joined.sums.min(axis=at), NO_SUM)))
         if trace is not None:

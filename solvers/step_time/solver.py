@@ -41,7 +41,7 @@ from pipecut.solvers.reference.algorithm_1 import check_size
 from pipecut.solvers.search.first_plan import first_plan
 from pipecut.solvers.search.incumbent import Incumbent, search_in_parts
 from pipecut.solvers.search.stoppable import STOPPED, stoppable
-from pipecut.solvers.search.support import Support, sized
+from pipecut.solvers.search.support import Support, of_whole_stages, sized
 from pipecut.solvers.step_time.asking import Search
 from pipecut.solvers.step_time.bounds.columns import Formula, Period
 from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
@@ -61,6 +61,8 @@ EAGER = 2
 def reason_against(instance: Instance) -> str | None:
     """Return None if the search sees the whole instance, else what it does not see."""
     cost = instance.cost
+    if blocks := of_whole_stages(NAME, instance).reason:
+        return blocks
     if Formula.of(instance) is not None:
         if cost.combine is not Combine.MAX:
             return f"{NAME} counts the slowest of stages and boundaries, combine is 'sum'"

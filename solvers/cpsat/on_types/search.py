@@ -1,6 +1,13 @@
-"""The search over numbers of stages: counts first, the whole model where they leave something, stages settled.
+"""The declarative engine on the reduced problem: CP-SAT over types of stages, one model for a number of stages.
 
-*Lower tables, prove, settle what the proof used, ask again*, as ``solvers.cpsat.on_types.solver`` says it.
+*Lower tables, prove, settle what the proof used, ask again.* Counts of types (``solvers.cpsat.on_types.counts``)
+say what plans with so many stages take at least. Where that is below the best plan the whole model
+(``solvers.cpsat.on_types.model``) is asked for the best one with so many. The stages of its answer are settled; if
+that changes one, it is asked again. Else the answer is a plan, and the evaluator prices it to the same value.
+
+Tables are those of ``reduced_dp``, the engine is another one: no suffix of a plan, no interval of slowest stages.
+So it sees what no programme over suffixes does: layers that are to be apart or in a certain stage, numbers of
+stages, limits on other goals.
 
 The executed step: critical paths are cuts, and plans are closed one by one. The model's step is at least what
 every known path through it takes, with a least pair of passes for each stage. Its answer is made a plan, which the
@@ -11,25 +18,33 @@ Where stages are settled and no path is missing, what is left is how each stage 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 from ortools.sat.python import cp_model
 
+from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.limits import StoppedError
-from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.outcome import Limits, Outcome, begin
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance, longest_run_ns
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.cpsat.engine import found as has_assignment
 from pipecut.solvers.cpsat.engine import make_solver, run
 from pipecut.solvers.cpsat.on_types.counts import CountModel
 from pipecut.solvers.cpsat.on_types.model import TypeModel, TypeQuestion, along
+from pipecut.solvers.cpsat.on_types.support import NAME, accepts, bare
 from pipecut.solvers.cpsat.on_types.types import TypeSpace
 from pipecut.solvers.reduce.executed.leaves import Leaves, counted_passes, rows_of
+from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage
 from pipecut.solvers.reduce.programme import Cell, time_of
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.incumbent import Incumbent
+from pipecut.solvers.search.stoppable import stoppable
 from pipecut.solvers.step_time.bounds.paths import PassPath, longest_path
 
 EFFORTS = (0.05, 1.0)
@@ -43,13 +58,6 @@ def proposed(stages: ReducedStages) -> Plan | None:
     first = ByFormula(stages, FORBIDDEN)
     first.first_plans()
     return first.plan
-
-
-def numbers_of_stages(space: TypeSpace) -> range:
-    """Return how many stages plans may have."""
-    demands, line = space.asked.demands, space.line
-    most = min(space.stages.atoms, line.devices // min(line.sizes), demands.stages_at_most or line.devices)
-    return range(demands.stages_at_least or 1, most + 1)
 
 
 @dataclass(slots=True)
@@ -68,7 +76,8 @@ class TypeSearch:
     def run(self) -> None:
         """Search to the end. Raises StoppedError where time is over; what is known then stays."""
         known, stages = self.known, self.space.stages
-        self.bounds = dict.fromkeys(numbers_of_stages(self.space), known.lower)
+        fewest, most = stages.numbers
+        self.bounds = dict.fromkeys(range(fewest, most + 1), known.lower)
         if not self.bounds:
             known.lower = known.upper
             return
@@ -257,3 +266,38 @@ class StepSearch(TypeSearch):
             changed |= stages.settle(cell, slot, limit + 1)
             before += time
         return changed
+
+
+@stoppable(NAME, best=True)
+def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
+    """Find the plan with the least first goal and prove it, or the best within the limits with an honest bound.
+
+    Raises ValueError where :func:`accepts` has a reason, and TooLargeError where stages are of too many types.
+    """
+    limits = begin(limits)
+    accepts(instance).refuse()
+    known = Incumbent(NAME, instance, limits, most_of(instance) + 1, lower_bound(instance))
+    known.begin_where_known()
+    known.offer()
+    if not has_a_first_stage(instance):
+        known.lower = known.upper
+        return known.outcome()
+    executed = instance.goals[0] is Goal.STEP_TIME
+    search = (StepSearch if executed else TypeSearch)(known, space_of(instance, limits))
+    with contextlib.suppress(StoppedError):
+        search.run()
+    return known.outcome(f"{search.asked} models were solved")
+
+
+def most_of(instance: Instance) -> int:
+    """Return a value of the first goal that no plan exceeds."""
+    if instance.goals[0] in (Goal.DEVICES, Goal.STAGES):
+        return instance.devices
+    return longest_run_ns(instance, instance.training.micro_batches)
+
+
+def space_of(instance: Instance, limits: Limits) -> TypeSpace:
+    """Return the types of the stages of an instance. Cost: the tables of ``reduced_dp``."""
+    word, executed = Word.of(bare(instance)), instance.goals[0] is Goal.STEP_TIME
+    line = SeatLine.of(word.whole, word.space)
+    return TypeSpace(ReducedStages.of(word, line, limits.deadline, each=executed), instance)

@@ -26,7 +26,7 @@ def bare(instance: Instance) -> Instance:
 
     Raises ValueError where a step is not one of the tables' questions.
     """
-    seen = replace(instance.constraints, apart=(), pins=(), at_most=(), stages_at_least=None, stages_at_most=None)
+    seen = replace(instance.constraints, apart=(), pins=(), at_most=())
     goal = Goal.STEP_TIME if instance.goals[0] is Goal.STEP_TIME else Goal.ITERATION_TIME
     return replace(instance, constraints=seen, goals=(goal,))
 
@@ -40,6 +40,8 @@ def _unseen(instance: Instance) -> str:
         return f"{NAME} knows {words}, and no {unseen[0]}"
     if any(pin.servers is not None for pin in instance.demands.pins):
         return f"{NAME} sees pins to stages, and none to servers"
+    if instance.constraints.equal_stages or instance.constraints.equal_samples:
+        return f"{NAME} does not see the constraint equal_stages"
     return ""
 
 

@@ -1,6 +1,6 @@
 """What the model over types is, in words and numbers: for whoever wants to see what is handed to CP-SAT.
 
-Built as the search builds it (``solvers.cpsat.on_types.solver``): for the number of stages of the best first plan
+Built as the search builds it (``solvers.cpsat.on_types.search``): for the number of stages of the best first plan
 that is known, with that plan as its limit. Nothing is solved.
 """
 
@@ -14,8 +14,7 @@ from pipecut.formulation.outcome import Limits, begin
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.cpsat.on_types.counts import CountModel
 from pipecut.solvers.cpsat.on_types.model import FAMILIES, TypeModel, TypeQuestion
-from pipecut.solvers.cpsat.on_types.search import numbers_of_stages, proposed
-from pipecut.solvers.cpsat.on_types.solver import most_of, space_of
+from pipecut.solvers.cpsat.on_types.search import most_of, proposed, space_of
 from pipecut.solvers.cpsat.on_types.support import NAME, accepts
 from pipecut.solvers.cpsat.words import ModelPart, bounds_in_words, constraint_section, variable_section
 from pipecut.solvers.search.incumbent import Incumbent
@@ -56,17 +55,14 @@ def model_words(instance: Instance, limits: Limits | None = None) -> list[ModelP
     space = space_of(instance, limits)
     known = Incumbent(NAME, instance, limits, most_of(instance) + 1, lower_bound(instance))
     known.offer(proposed(space.stages))
-    numbers, limited = numbers_of_stages(space), instance.constraints.at_most
-    stages = len(known.plan) if known.plan is not None else next(iter(numbers), 1)
+    (fewest, most), limited = space.stages.numbers, instance.constraints.at_most
+    stages = len(known.plan) if known.plan is not None else fewest
     ask = TypeQuestion.of(space, stages, known.upper - 1)
     begun = ModelPart(
         "question",
         (
             ("goal", f"{instance.goals[0]}, the least of {_extent(space.stages.atoms, instance)}"),
-            (
-                "stages",
-                f"from {min(numbers, default=0)} to {max(numbers, default=0)}, each a model; here {stages}",
-            ),
+            ("stages", f"from {fewest} to {most}, each a model; here {stages}"),
             ("bounds", bounds_in_words(known)),
             *(("limit", f"{one.goal} at most {goal_amount(one.goal, one.at_most)}") for one in limited),
         ),

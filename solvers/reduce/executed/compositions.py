@@ -61,9 +61,9 @@ class _Fronts:
         return _Fronts(*(np.concatenate([getattr(row, name) for row in rows]) for name in _Fronts.__slots__))
 
     @staticmethod
-    def nothing() -> _Fronts:
-        """Return the beginning of all plans."""
-        zero = np.zeros(1, dtype=np.int64)
+    def nothing(begins: bool) -> _Fronts:
+        """Return the beginning of all plans, if plans begin there; else none."""
+        zero = np.zeros(int(begins), dtype=np.int64)
         return _Fronts(zero, zero, zero, zero, zero, zero + NOTHING, zero + FORBIDDEN, zero - 1)
 
 
@@ -97,7 +97,7 @@ class Compositions:
         """Make the suffixes. ``slowest`` has been run, ``charged`` has what stages do once a step."""
         of = slowest.stages
         # A link may take longer than any stage.
-        sums = LineSums.of(of.line, of.least, of.atoms, (slowest.hi, FORBIDDEN), slowest.budget)
+        sums = LineSums.of(of.line, of.least, of.atoms, (slowest.hi, FORBIDDEN, slowest.budget), of.numbers)
         return Compositions(slowest, charged, sums)
 
     def all(self) -> Iterator[tuple[int, list[Cell]]] | None:
@@ -105,7 +105,7 @@ class Compositions:
         levels: list[_Fronts] = []
         grown: list[_Fronts] = []
         for slot in range(len(self.sums.found) - 1, -1, -1):
-            level = _Fronts.joined([_Fronts.nothing(), *grown])
+            level = _Fronts.joined([_Fronts.nothing(slot + 1 >= self.sums.numbers[0]), *grown])
             self.looked += len(level)
             if len(level) > MOST:
                 return None

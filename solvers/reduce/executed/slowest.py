@@ -45,9 +45,8 @@ class SlowestFirst:
 
     def run(self) -> int | None:
         """Return the least bound within the budget; None where no plan is."""
-        line, atoms = self.stages.line, self.stages.atoms
-        most = min(atoms, line.devices // min(line.sizes))
-        front = fronts(line, self.stages.least, atoms, self.hi)[:, None]
+        fewest, most = self.stages.numbers
+        front = fronts(self.stages.line, self.stages.least, self.stages.atoms, self.hi)[:, None]
         # Whichever stage will be the slowest, it counts so often beside what is counted of it twice.
         more = max(0, self.micro_batches - most - 1) * (self.lo + 1)
         for slot in range(most):
@@ -61,7 +60,7 @@ class SlowestFirst:
             self.twice.append(twice)
             self.plain.append(plain)
             self.chosen.append(chosen)
-        least = min((int(row[0, :, 0].min()) for row in self.chosen), default=FORBIDDEN)
+        least = min((int(row[0, :, 0].min()) for row in self.chosen[fewest - 1 :]), default=FORBIDDEN)
         return None if least >= FORBIDDEN else least
 
     @property
@@ -77,7 +76,7 @@ class SlowestFirst:
     def _made(self, step: _Step, slot: int) -> Numbers:
         """Return the suffixes with a stage more; plain ones where some stage may count alone."""
         line = self.stages.line
-        if step is _Step.PLAIN and self.micro_batches > min(self.stages.atoms, line.devices // min(line.sizes)):
+        if step is _Step.PLAIN and self.micro_batches > self.stages.numbers[1]:
             shape = line.devices + 1, len(line.sizes), self.stages.atoms + 1
             return np.full(shape, FORBIDDEN, dtype=np.int64)
         return grown(line, partial(self._times, step, slot), self._behind(step, slot))

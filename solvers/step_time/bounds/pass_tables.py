@@ -150,8 +150,7 @@ def _of_layer(
     copy: Copy | None = None,
 ) -> Times:
     found = np.full((len(allowed), columns.width), FORBIDDEN, dtype=np.int64)
-    split = kind.tensor_parallel_degree > 1
-    for form in sorted({0, *np.flatnonzero(allowed).tolist()}) if split else [0]:
+    for form in np.flatnonzero(allowed).tolist():
         found[form] = columns.of_layer(instance, layer, form, kind, copy)
     return found
 

@@ -22,11 +22,10 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import exhaustive
 from pipecut.solvers.cpsat.engine import make_solver
-from pipecut.solvers.cpsat.on_types import search, solver
+from pipecut.solvers.cpsat.on_types import search
 from pipecut.solvers.cpsat.on_types.counts import CountModel
 from pipecut.solvers.cpsat.on_types.model import FAMILIES, TypeModel, TypeQuestion, along
-from pipecut.solvers.cpsat.on_types.search import critical_path
-from pipecut.solvers.cpsat.on_types.solver import solve, space_of
+from pipecut.solvers.cpsat.on_types.search import critical_path, solve, space_of
 from pipecut.solvers.cpsat.on_types.support import FORMULAS, accepts
 from pipecut.solvers.cpsat.on_types.words import model_words
 from pipecut.solvers.exhaustive import plans
@@ -77,7 +76,7 @@ def _agrees(instance: Instance) -> None:
     for efforts in (search.EFFORTS, ()):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(search, "EFFORTS", efforts)
-            found = checked(instance, solver.solve(instance, ONE))
+            found = checked(instance, solve(instance, ONE))
         assert (found.proof, found.objective) == (truth.proof, truth.objective)
 
 
@@ -111,7 +110,7 @@ def _executed(instance: Instance) -> None:
     for efforts in (search.EFFORTS, ()):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(search, "EFFORTS", efforts)
-            found = checked(instance, solver.solve(instance, ONE))
+            found = checked(instance, solve(instance, ONE))
         assert found.objective == truth.objective
         if found.proof is Proof.FEASIBLE:
             assert found.bound is not None and truth.objective is not None and found.bound < truth.objective
@@ -243,11 +242,11 @@ def _number(text: str) -> int:
 
 def _asked_first(instance: Instance) -> TypeQuestion:
     """Ask for plans with as many stages as the first one, that are better."""
-    space, known = space_of(instance, ONE.begun()), solver.most_of(instance) + 1
+    space, known = space_of(instance, ONE.begun()), search.most_of(instance) + 1
     plan = search.proposed(space.stages)
     priced = None if plan is None else evaluate(instance, plan)
     if plan is None or priced is None or not priced.feasible or priced.objective is None:
-        return TypeQuestion.of(space, min(search.numbers_of_stages(space), default=1), known - 1)
+        return TypeQuestion.of(space, space.stages.numbers[0], known - 1)
     return TypeQuestion.of(space, len(plan), min(known, priced.objective) - 1)
 
 
@@ -259,7 +258,7 @@ def test_a_type_that_is_called_exact_takes_what_its_stages_do(instance: Instance
     assume(instance.devices * len(instance.layers) <= 20)
     _seen(instance)
     space = space_of(instance, ONE.begun())
-    for stages in search.numbers_of_stages(space):
+    for stages in range(space.stages.numbers[0], space.stages.numbers[1] + 1):
         for slot in range(stages):
             for one in space.of_slot(slot, stages, FORBIDDEN - 1):
                 seats = [x for x in range(space.line.devices) if x % space.period in one.rests]

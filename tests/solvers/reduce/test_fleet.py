@@ -198,7 +198,7 @@ def test_at_no_price_of_a_device_a_sum_is_above_that_of_a_plan(instance: Instanc
     truth, stages = exhaustive.solve(replace(instance, goals=(Goal.ITERATION_TIME,))), _stages(instance)
     assume(truth.objective is not None)
     counted = CountedStages.of(stages, stages)
-    question = PricedQuestion(lambda _: ((Option(1, 0, 0, 1),),), -1, MOST_NS, MOST_NS, False, 0, (0,), (1, 99))
+    question = PricedQuestion(lambda _: ((Option(1, 0, 0, 1),),), -1, MOST_NS, MOST_NS, False, 0, (0,))
     sums = PricedSums.of(counted, question, price)
     found = sums.least()
     assert found is not None and found.value <= (truth.objective or 0)
@@ -302,6 +302,7 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
         tuple(tuple(seat for seat, one in of.items() if one == size) for size in range(len(line.sizes))),
         np.zeros((1, len(line.sizes), atoms + 1), dtype=np.int64),
         np.zeros(len(line.sizes), dtype=np.int64),
+        (1, min(atoms, line.devices // min(line.sizes))),
         lambda slot: slot + 1,
         cast("ReducedStages", Times()),
     )

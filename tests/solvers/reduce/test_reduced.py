@@ -16,7 +16,7 @@ from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Proof
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute, Sharded
 from pipecut.formulation.problem.instance import Instance, build_instance
-from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.layers import Axis, layer_graph
 from pipecut.formulation.problem.options import BoundaryCharge, StageTime
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule, Training
@@ -43,6 +43,8 @@ QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too
 
 
 FEW = cluster_graphs(max_devices=3)
+NUMBERS = [(None, None), (None, None), (2, None), (None, 2), (2, 2), (3, None)]
+"""Of stages, at least and at most."""
 
 
 @st.composite
@@ -78,6 +80,21 @@ def repeated(draw: st.DrawFn, clusters: st.SearchStrategy[nx.Graph] = FEW, least
     return replace(found, constraints=constraints)
 
 
+@st.composite
+def demanding(draw: st.DrawFn) -> Instance:
+    """Such models whose plans have so many stages, or stages with equally many devices and replicas."""
+    instance, (least, most) = draw(repeated()), draw(st.sampled_from(NUMBERS))
+    equal = draw(st.booleans())
+    asked = replace(
+        instance.constraints,
+        equal_stages=equal,
+        equal_samples=equal and draw(st.booleans()),
+        stages_at_least=least,
+        stages_at_most=most,
+    )
+    return replace(instance, constraints=asked)
+
+
 def as_seen(instance: Instance, micro_batches: int | None = None) -> Instance:
     """The same instance as the reduction can see it: a step of 1F1B on the line, whose times are added up."""
     instance = paced(instance, micro_batches)
@@ -101,7 +118,7 @@ def test_the_formula_is_proved_as_by_pricing_every_plan(instance: Instance, micr
 
 
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
-@given(repeated())
+@given(st.one_of(repeated(), demanding()))
 def test_models_that_repeat_themselves_are_proved_as_by_pricing_every_plan(instance: Instance) -> None:
     instance = as_seen(instance)
     _seen(instance)
@@ -135,9 +152,21 @@ def test_what_follows_may_lie_as_the_product_does_though_that_may_not_lie_otherw
     assert (found.proof, found.objective) == (Proof.OPTIMAL, truth.objective)
 
 
+@pytest.mark.parametrize("forms", [row for many in range(1, 6) for row in combinations(range(5), many)])
+def test_no_plan_as_executed_has_a_form_that_the_product_does_not_have(forms: tuple[int, ...]) -> None:
+    """No memory is limited that would tell which forms there are; devices of a replica stand in three servers."""
+    rows = [matrix("a", macs=2, made=10, allowed=(0,)), matrix("b", weights=100, made=100, allowed=forms)]
+    layers = chain([*rows, matrix("c", macs=101, weights=1, allowed=(0, 3))], [100, 0])
+    asked = Constraints(tensor_parallel_degrees=(4,), splits=(Axis.SEQUENCE,))
+    instance = as_seen(replace(instance_of(layers, mesh(1, 2, 1)), constraints=asked), 2)
+    instance = replace(instance, goals=(Goal.STEP_TIME,))
+    found, truth = solve(instance, Limits()), exhaustive.solve(instance)
+    assert (found.proof, found.objective) == (Proof.OPTIMAL, truth.objective)
+
+
 @pytest.mark.slow
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
-@given(repeated())
+@given(st.one_of(repeated(), demanding()))
 def test_no_plan_is_below_the_bound_of_the_executed_step(instance: Instance) -> None:
     instance = replace(as_seen(instance), goals=(Goal.STEP_TIME,))
     _seen(instance)
@@ -154,7 +183,7 @@ def test_no_plan_is_below_the_bound_of_the_executed_step(instance: Instance) -> 
 
 @pytest.mark.slow
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
-@given(repeated(), st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME]))
+@given(st.one_of(repeated(), demanding()), st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME]))
 def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instance, goal: Goal) -> None:
     """What leaves suffixes out for a value that plans have to be below leaves the best plan in."""
     instance = replace(as_seen(instance), goals=(goal,))
@@ -220,7 +249,11 @@ def test_atoms_of_the_short_model_cost_what_those_cost_that_they_stand_for(insta
 
 
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
-@given(repeated(), st.sampled_from([Goal.STEP_TIME, Goal.ITERATION_TIME]), st.integers(-2, 2))
+@given(
+    st.one_of(repeated(), demanding()),
+    st.sampled_from([Goal.STEP_TIME, Goal.ITERATION_TIME]),
+    st.integers(-2, 2),
+)
 def test_several_searched_for_plans_of_less_than_a_value_claim_no_more(
     instance: Instance, goal: Goal, off: int
 ) -> None:

@@ -12,7 +12,7 @@ from pipecut.formulation.constraints.layers.pin import Pin
 from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits
-from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.training import Schedule, Training
@@ -29,6 +29,14 @@ from tests.solvers.step_time.test_period import judged_by_period
 from tests.solvers.step_time.test_step_dp import judged_by_step
 
 KINDS = ("stages", "pins", "apart", "equal_stages", "together", "no_cut", "devices_per_stage")
+
+
+@pytest.mark.parametrize("name", ["step_dp", "cpsat_chunks"])
+def test_single_blocks_that_are_computed_again_are_refused_also_where_nobody_asked_before(name: str) -> None:
+    instance = instance_of(chain([matrix("a"), matrix("b")], [8]), mesh(1, 1))
+    instance = replace(instance, constraints=Constraints(memory=True, recompute=Recompute.BLOCKS))
+    with pytest.raises(ValueError, match="computes whole stages again, or nothing"):
+        find_any(name).load()(instance, Limits())
 
 
 @st.composite
