@@ -12,12 +12,12 @@ document.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.proof.choices_text import NS, shape
 from benchmarks.proof.found import of_plan, read_plan, searched
 from pipecut.commands.sweep.sweep import ResultsFile, key_of
 from pipecut.formulation.evaluate import evaluate
@@ -27,7 +27,9 @@ from pipecut_literature.recipes.plans import RecipePlans
 from pipecut_literature.recipes.recipe import Published, Recipe
 
 SOLVER = "auto"
-GIB = 2**30
+GIB, NS = 2**30, 10**9
+DIVIDED = {"none": "", "optimizer": "ZeRO 1", "gradients": "ZeRO 2", "weights": "ZeRO 3"}
+AGAIN = {False: "", True: "recomputing all", "layers": "recomputing attention cores"}
 EVEN = 0.01
 """Plans whose steps differ by less than this share are called even."""
 INTRODUCTION = """\
@@ -163,6 +165,31 @@ def _recomputing(own: dict[str, Any], one: dict[str, Any]) -> Iterator[str]:
         yield "nothing is computed again"
     elif True in then and True not in now:
         yield "at most attention cores are computed again, not whole stages"
+
+
+def shape(one: dict[str, Any]) -> str:
+    """Say in words what the stages of a plan are: alike ones once, and how many micro-batches there are."""
+    several = len({tuple(stage["classes"]) for stage in one["stages"]}) > 1
+    alike = Counter(_stage(stage, classes=several) for stage in one["stages"])
+    stages = " and ".join(
+        f"{count} {'stage' if count == 1 else 'stages'} of {words}" for words, count in alike.items()
+    )
+    many = one["micro_batches"]
+    return f"{stages}, with {many} micro-{'batch' if many == 1 else 'batches'}"
+
+
+def _stage(stage: dict[str, Any], *, classes: bool) -> str:
+    devices, degree = stage["devices"], stage["degree"]
+    words = f"{devices} {'device' if devices == 1 else 'devices'}"
+    words += f" ({'+'.join(stage['classes'])})" if classes else ""
+    if devices > 1:
+        words += f" in {devices // degree} {'replica' if devices == degree else 'replicas'} of {degree}"
+    extra = [
+        DIVIDED[stage["sharded"]],
+        "sequence parallel" * stage.get("by_rows", False),
+        "recomputing blocks" if stage.get("again") else AGAIN[stage["recompute"]],
+    ]
+    return " ".join([words, *(f"({one})" for one in extra if one)])
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +113,13 @@ def rows(names: list[str], limit_s: float, objective: str) -> Iterator[dict[str,
     """Ask each question in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            yield {"question": name, **_asked(Path(folder), QUESTIONS[name], limit_s, objective)}
+            yield {"question": name, **asked(Path(folder), QUESTIONS[name], limit_s, objective)}
 
 
-def _asked(folder: Path, question: Question, limit_s: float, objective: str) -> dict[str, Any]:
+def asked(
+    folder: Path, question: Question, limit_s: float, objective: str, settings: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Ask a question as a user does, with some keys of its scenario set; files are written into a folder."""
     model, tokens, cluster, batch = question
     (folder / f"{model}.json").write_text(json.dumps(CONFIGURATIONS[model]), encoding="utf-8")
     scenario = {
@@ -129,7 +132,7 @@ def _asked(folder: Path, question: Question, limit_s: float, objective: str) -> 
     path = folder / "question.yaml"
     path.write_text(json.dumps(scenario), encoding="utf-8")  # all JSON is YAML
     words = [sys.executable, "-m", "pipecut", "plan", str(path), "--json", "--no-cross-check"]
-    words += ["--time-limit", f"{limit_s:g}"]
+    words += ["--time-limit", f"{limit_s:g}", *(word for one in settings for word in ("--set", one))]
     began_s = time.monotonic()
     with (folder / "out.json").open("w+", encoding="utf-8") as out:
         process = subprocess.Popen(words, stdout=out, stderr=subprocess.DEVNULL)
@@ -139,6 +142,7 @@ def _asked(folder: Path, question: Question, limit_s: float, objective: str) -> 
     return {
         "step s": _seconds(found.get("objective")),
         "bound s": _seconds(found.get("bound")),
+        "grid s": _seconds((found.get("plain_grid") or {}).get("objective")),
         "proof": found.get("proof", found.get("error", {}).get("kind")),
         "stages": len(found.get("stages") or ()),
         "wall s": round(time.monotonic() - began_s, 1),

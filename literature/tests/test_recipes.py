@@ -9,19 +9,23 @@ from typing import Any
 import pytest
 
 from benchmarks.proof import recipes
-from benchmarks.proof.found import of_plan
-from benchmarks.proof.recipes import document
+from benchmarks.proof.found import of_plan, read_plan, searched
+from benchmarks.proof.recipes import document, shape
+from benchmarks.size.llama import Shape, llama, two_servers
 from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits
 from pipecut.formulation.problem.constraints import Sharded
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.layers import layers_of
 from pipecut.formulation.problem.modes import Mode
+from pipecut.solvers.auto.solve import plan
 from pipecut_literature.megatron.layers import transformer_layers
 from pipecut_literature.megatron.llama import LlamaShape, llama_layers
 from pipecut_literature.megatron.transformer import TransformerShape
 from pipecut_literature.megatron.transformer_memory import ActivationLayout, layer_activation_bytes
 from pipecut_literature.recipes.plans import RecipePlans
 from pipecut_literature.recipes.recipe import FILE, Published, Recipe
+from tests.one_stage import one_stage
 
 PUBLISHED = Published.read()
 LLAMA_70B = LlamaShape(80, 8192, 64, 8, 28672, 8192, 128256)
@@ -144,3 +148,15 @@ def test_a_batch_that_does_not_divide_is_refused(tmp_path: Path) -> None:
     wrong.write_text(FILE.read_text(encoding="utf-8").replace("global_batch: 1536", "global_batch: 1535"), "utf-8")
     with pytest.raises(ValueError, match="a batch of 1535 does not divide"):
         Published.read(wrong)
+
+
+def test_a_search_begins_with_the_better_of_the_known_plans_and_says_it_in_words() -> None:
+    instance = two_servers(llama(Shape(blocks=2)), 80 * 10**9, degrees=(1, 2, 4))
+    best, poor = plan(instance, Limits(workers=1)), one_stage(instance)
+    assert best.plan is not None and poor.plan is not None
+    many = instance.training.micro_batches
+    found = searched(instance, "auto", 1e-6, [(many, poor.plan), (many, best.plan)])
+    assert found["objective"] == best.objective and read_plan(found["plan"]) == best.plan
+    assert found["words"] and set(found["shares"]) == {"computing", "communicating", "idle"}
+    devices = sum(stage.group.devices for stage in best.plan.stages)
+    assert shape(found).endswith(f", with {many} micro-batches") and devices == instance.devices
