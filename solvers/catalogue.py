@@ -202,7 +202,10 @@ def is_reduced(instance: Instance) -> bool:
         return False
     if not asked[REDUCED].accepts(instance).takes:
         return False
+    if is_large(instance) or (
+        len(instance.layers) * sum(map(len, modes_by_size(instance).values())) >= LARGE
+        and 2 * Word.of(instance).short_space.stops <= len(instance.layers)
+    ):
+        return True
     unseen = "step_dp" not in asked or not asked["step_dp"].accepts(instance).proves
-    many = len(instance.layers) * sum(map(len, modes_by_size(instance).values())) >= LARGE
-    few = many and 2 * Word.of(instance).short_space.stops <= len(instance.layers)
-    return few or is_large(instance) or (unseen and instance.goals[0].executed)
+    return unseen and instance.goals[0].executed

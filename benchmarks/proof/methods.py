@@ -49,8 +49,8 @@ What `auto` takes from it (`solvers/auto/solve.py`, `solvers/crosscheck.py`):
   programme checks it.
 - Given the plan, `cpsat` proves again within five seconds up to about 7 MB; above 10 MB never. So it is the check
   up to there, and a certificate where it does not end or is not asked.
-- `reduced_dp`, which sees steps and is no column, is asked before all of these where a model of some size has few
-  places to cut that differ: it repeats itself, or is cut at its blocks ([what that is worth](choices.md)).
+- `reduced_dp`, which sees steps and is no column, is asked before all of these where a stage may be held in many
+  ways and few places to cut differ: the model repeats itself, or is cut at its blocks.
 - `cpsat_types` states deep models on a line by types of stages ([its mathematics](types.md)), on the tables of
   `reduced_dp`. It is asked where programmes do not see a demand, and by name; `--show-model` of `pipecut plan`
   shows it.

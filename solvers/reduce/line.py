@@ -61,7 +61,7 @@ class SeatLine:
 
         Of alike servers only places in the first one are looked at, all others are like one of them.
         """
-        total, ways = instance.devices, _ways(instance)
+        total, ways = instance.devices, ways_of(instance)
         sizes, replicas = (tuple(key[at] for key in ways) for at in (0, 1))
         seat = np.full((total + 1, len(sizes)), -1, dtype=np.int64)
         classes, servers = server_classes(instance), line(instance)
@@ -93,14 +93,20 @@ class SeatLine:
 def has_a_first_stage(instance: Instance) -> bool:
     """Tell whether there is a group for the first stage of a plan, which begins where the line does."""
     servers, most = line(instance), instance.constraints.max_servers or len(instance.servers)
-    return any(servers[n - 1] - servers[0] < most for n, _ in _ways(instance))
+    return any(modes(instance, n) for n in sizes_of(instance) if servers[n - 1] - servers[0] < most)
 
 
-def _ways(instance: Instance) -> Mapping[tuple[int, int], Sequence[Mode]]:
+def sizes_of(instance: Instance) -> list[int]:
+    """Return how many devices a stage may have."""
+    asked = instance.demands.devices_per_stage
+    return [n for n in range(1, instance.devices + 1) if not asked or n in asked]
+
+
+def ways_of(instance: Instance) -> Mapping[tuple[int, int], Sequence[Mode]]:
     """Return the modes of sizes: numbers of devices, and of replicas where all stages have as many, else 0."""
-    asked, found = instance.demands.devices_per_stage, defaultdict[tuple[int, int], list[Mode]](list)
-    for n in range(1, instance.devices + 1):
-        for mode in modes(instance, n) if not asked or n in asked else ():
+    found = defaultdict[tuple[int, int], list[Mode]](list)
+    for n in sizes_of(instance):
+        for mode in modes(instance, n):
             found[n, mode.replicas if instance.constraints.equal_stages else 0].append(mode)
     return found
 
@@ -135,8 +141,8 @@ def _joints(instance: Instance, sizes: tuple[int, ...], seat: Numbers, period: i
 
 
 def _crossing(instance: Instance, space: CutSpace, links: list[Link]) -> Numbers:
-    found = np.full((len(links) + 2, len(space.places)), FORBIDDEN, dtype=np.int64)
-    found[-1] = 0
+    found = np.zeros((len(links) + 2, len(space.places)), dtype=np.int64)
+    found[-2] = FORBIDDEN
     known: dict[int, Numbers] = {}
     for place, cut in list(enumerate(space.places))[1:-1]:
         sent = cut_bytes(instance, cut)  # beside the link all that counts

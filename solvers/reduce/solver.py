@@ -19,14 +19,13 @@ from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.constraints import Goal, Placement, Recompute
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
-from pipecut.formulation.problem.modes import modes
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime, Synchronisation
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.training import Schedule
 from pipecut.solvers.reduce.by_count import ByCount
 from pipecut.solvers.reduce.executed.steps import ByStep
-from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage
+from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage, sizes_of, ways_of
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
@@ -85,23 +84,23 @@ def accepts(instance: Instance) -> Support:
 
 def bytes_needed(instance: Instance) -> int:
     """Return what the cells of an instance take at most. Raises TooLargeError where they are too large."""
-    asked = instance.demands.devices_per_stage
-    sizes = [size for size in range(1, instance.devices + 1) if not asked or size in asked]
-    if len(sizes) * len(sizes) * instance.devices > MOST_JOINTS:
-        raise TooLargeError(
-            f"{len(sizes)} sizes of stages on {instance.devices} devices are too many places;"
-            " narrow constraints.devices_per_stage"
-        )
-    kinds, atoms = sum(len(modes(instance, size)) for size in sizes), CutSpace.of(instance).stops
+    _check_joints(instance, len(sizes_of(instance)))
+    ways, atoms = ways_of(instance), CutSpace.of(instance).stops
+    _check_joints(instance, len(ways))
+    kinds = sum(map(len, ways.values()))
     word = Word.of(instance)
     nodes = min(atoms * (atoms + 1) // 2, 2 * atoms * (word.short_space.stops + 2))
     needed = BYTES_A_CELL * kinds * nodes
-    TooLargeError.refuse_above(
-        f"times of {nodes} runs of atoms on {kinds} kinds of device groups",
-        needed,
-        "narrow constraints.devices_per_stage",
-    )
+    what = f"times of {nodes} runs of atoms on {kinds} kinds of device groups"
+    TooLargeError.refuse_above(what, needed, "narrow constraints.devices_per_stage")
     return needed
+
+
+def _check_joints(instance: Instance, sizes: int) -> None:
+    """Raise TooLargeError for too many sizes of stages."""
+    if sizes * sizes * instance.devices > MOST_JOINTS:
+        places = f"{sizes} sizes of stages on {instance.devices} devices are too many places"
+        raise TooLargeError(f"{places}; narrow constraints.devices_per_stage")
 
 
 MOST_JOINTS = 20_000_000
@@ -119,9 +118,7 @@ def is_counted(instance: Instance) -> bool:
 
 def _sums(instance: Instance) -> int:
     """Return how many stages there are by their places, for each number of stages behind them."""
-    asked, atoms = instance.demands.devices_per_stage, CutSpace.of(instance).stops
-    sizes = [size for size in range(1, instance.devices + 1) if not asked or size in asked]
-    return instance.devices * len(sizes) * atoms * atoms
+    return instance.devices * len(sizes_of(instance)) * CutSpace.of(instance).stops ** 2
 
 
 @stoppable(NAME, best=True)

@@ -40,7 +40,7 @@ def _unseen(instance: Instance) -> str:
         return f"{NAME} knows {words}, and no {unseen[0]}"
     if any(pin.servers is not None for pin in instance.demands.pins):
         return f"{NAME} sees pins to stages, and none to servers"
-    if instance.constraints.equal_stages or instance.constraints.equal_samples:
+    if instance.constraints.equal_stages:
         return f"{NAME} does not see the constraint equal_stages"
     return ""
 
