@@ -126,16 +126,14 @@ def as_run(instance: Instance, run: RuntimePlan) -> tuple[Instance, Plan]:
     the forms that such programs give them. All else is as the user asked.
     """
     spans, each = run.spans(instance), run.degree * run.replicas
-    constraints = replace(instance.constraints, tensor_parallel_degrees=(run.degree,), recompute_layers=())
-    recompute = {
-        ComputedAgain.NOTHING: Recompute.NEVER,
-        ComputedAgain.BLOCKS: Recompute.BLOCKS,
-        ComputedAgain.STAGES: Recompute.ALWAYS,
-    }
-    constraints = replace(constraints, recompute=recompute[run.again])
+    asked, by_blocks = instance.constraints, run.again is ComputedAgain.BLOCKS
+    named = asked.recompute_layers if by_blocks and asked.recompute.by_blocks else ()
+    constraints = replace(asked, tensor_parallel_degrees=(run.degree,), recompute_layers=named)
+    ways = (Recompute.NEVER, Recompute.BLOCKS, Recompute.ALWAYS)
+    constraints = replace(constraints, recompute=dict(zip(ComputedAgain, ways, strict=True))[run.again])
     cost, model = replace(instance.cost, sharing=Sharing.EQUAL), instance.model
     chain = Chain.of(model)
-    if run.again is ComputedAgain.BLOCKS:
+    if by_blocks:
         starts = (one.first for one in chain.segments())
         model = replace(model, cuts=tuple(sorted({*starts, *run.starts} - {0})))
     found = replace(instance, constraints=constraints, cost=cost, model=model, training=run.training)
@@ -150,7 +148,7 @@ def as_run(instance: Instance, run: RuntimePlan) -> tuple[Instance, Plan]:
     for at, span in enumerate(spans):
         rank = run.training.rank_of(at, len(spans))
         counts = Counter(run.servers[rank * each : (rank + 1) * each])
-        again = chain.of_blocks(span) if run.again is ComputedAgain.BLOCKS else ()
+        again = chain.of_blocks(span) if by_blocks else ()
         group = Group(tuple(sorted(counts.items())), mode)
         stages.append(Stage(span, group, forms[span.first : span.stop], again=again))
     return found, Plan(tuple(stages))

@@ -6,7 +6,8 @@ with the forms, replicas, recomputation and sharding that are allowed. It says n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.costs.amounts import goal_amount, plural
@@ -79,35 +80,23 @@ def scope_of(instance: Instance) -> Scope:
     constraints, seen = instance.constraints, ("no_cut", "together", "devices_per_stage")
     named = instance.demands.named()
     choosing = [layer.allowed_forms for layer in instance.layers if layer.split is not Split.FOLLOW]
-    return Scope(
+    parts, names = (constraints, instance.training, instance.cost), [one.name for one in fields(Scope)]
+    written: dict[str, Any] = {one: getattr(part, one) for part in parts for one in names if hasattr(part, one)}
+    derived: dict[str, Any] = dict(
         layers=len(instance.layers),
         cuts=CutSpace.of(instance).stops - 1,
         devices=instance.devices,
-        placement=constraints.placement,
-        max_servers=constraints.max_servers,
         devices_per_stage=instance.demands.devices_per_stage,
-        tensor_parallel_degrees=constraints.tensor_parallel_degrees,
         forms=tuple(sorted({form for allowed in choosing for form in allowed})),
         restricted_layers=sum(not set(FORMS) <= set(allowed) for allowed in choosing),
-        samples=instance.cost.samples,
-        recompute=constraints.recompute,
         recompute_layers=len(instance.demands.recompute_layers),
-        sharded=constraints.sharded,
-        optimizer_on_host=constraints.optimizer_on_host,
         memory_limited=constraints.memory,
         memory_margin=float(constraints.memory_margin),
-        schedule=instance.training.schedule,
-        warm_up=instance.training.warm_up,
-        chunks=instance.training.chunks,
-        micro_batches=instance.training.micro_batches,
         free_order=instance.model.free_order and not AtomGraph.of(instance).in_one_order_only,
-        micro_batch_choices=instance.training.micro_batch_choices,
-        schedule_choices=instance.training.schedule_choices,
         chunk_choices=instance.training.chunk_choices if "chunks" in instance.training.left_open else (),
-        dealt=instance.training.dealt,
         demands=(*(one for one in named if one not in seen), *(own.name for own in constraints.own)),
-        at_most=constraints.at_most,
     )
+    return Scope(**(written | derived))
 
 
 def scope_parts(scope: Scope) -> list[str]:
@@ -127,6 +116,7 @@ def scope_parts(scope: Scope) -> list[str]:
             Recompute.NEVER: "no recomputation",
             Recompute.ALLOWED: "recomputation allowed" + alone * (scope.recompute_layers > 0),
             Recompute.BLOCKS: "recomputation allowed, also of single blocks",
+            Recompute.EVERY_BLOCK: "every block recomputed by itself",
             Recompute.ALWAYS: "every stage recomputes",
         }[scope.recompute]
     )

@@ -22,8 +22,8 @@ from pipecut.formulation.costs.passes import stage_passes
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import Deadline, StoppedError
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome
-from pipecut.formulation.problem.constraints import Goal, Recompute
-from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace, single_blocks
 from pipecut.formulation.problem.groups import Group, forms_on
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Split
@@ -195,7 +195,7 @@ class _Attack:
             group = Group.on_line(instance, 0, size, mode)
             rows = ((taste[alike[layer]], self._forms(layer, group)) for layer in span.layers)
             forms = tuple(own[int(share * len(own))] for share, own in rows)
-            again = tuple(run for run in self._blocks(span, mode) if chance.random() < heavy)
+            again = tuple(run for run in single_blocks(self.instance, span, mode) if chance.random() < heavy)
             stages.append(Stage(span, group, forms, again=again))
         return laid(instance, Plan(tuple(stages)))
 
@@ -207,10 +207,6 @@ class _Attack:
             found.append(self.chance.choice([even, *fits]))
             left -= found[-1]
         return found
-
-    def _blocks(self, span: Span, mode: Mode) -> tuple[Span, ...]:
-        free = self.instance.constraints.recompute is Recompute.BLOCKS and not mode.recompute
-        return self.space.blocks(span) if free else ()
 
     def _neighbours(self, plan: Plan) -> Iterator[Plan]:
         """Yield the plans a move away: another cut, mode, or size, other forms, a block run otherwise."""
@@ -239,7 +235,7 @@ class _Attack:
                 forms = tuple(form if alike[layer] == like else own for layer, own in rows)
                 if forms != stage.forms:
                     yield replace(stage, forms=forms)
-        blocks = self._blocks(span, group.mode)
+        blocks = single_blocks(self.instance, span, group.mode)
         for block in blocks:
             yield replace(stage, again=tuple(one for one in blocks if (one in stage.again) != (one == block)))
 

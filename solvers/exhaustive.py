@@ -11,7 +11,6 @@ evaluator.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 import time
@@ -24,7 +23,7 @@ from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, begin
 from pipecut.formulation.problem.constraints import Goal, Placement, Recompute
-from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.cuts import CutSpace, single_blocks
 from pipecut.formulation.problem.groups import Group, forms_on
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FORMS, Split
@@ -166,9 +165,9 @@ def choices_of(instance: Instance, first: int, stop: int, group: Group) -> list[
 
 def runs_of(instance: Instance, span: Span, group: Group) -> list[tuple[Span, ...]]:
     """Return every set of blocks that a stage may compute again, each by itself; the empty one first."""
-    if instance.constraints.recompute is not Recompute.BLOCKS or group.mode.recompute:
-        return [()]
-    inside = CutSpace.of(instance).blocks(span)
+    inside = single_blocks(instance, span, group.mode)
+    if instance.constraints.recompute is Recompute.EVERY_BLOCK:
+        return [inside]
     return [some for count in range(len(inside) + 1) for some in itertools.combinations(inside, count)]
 
 
@@ -315,11 +314,8 @@ class _Count:
 
     def _again(self, span: Span, group: Group) -> int:
         """Return the number of :func:`solvers.exhaustive.runs_of`."""
-        if self.instance.constraints.recompute is not Recompute.BLOCKS or group.mode.recompute:
-            return 1
-        begin = bisect.bisect_left(self.places, span.first)
-        end = bisect.bisect_right(self.places, span.stop) - 1
-        return 1 << max(0, end - begin)
+        free = self.instance.constraints.recompute is Recompute.BLOCKS
+        return 1 << free * len(single_blocks(self.instance, span, group.mode))
 
 
 def _price(instance: Instance, plan: Plan, accept: Callable[[Plan], bool] | None) -> int | None:

@@ -134,7 +134,7 @@ def openings(
     of splits the sequence alone, and nobody knows of what use that is. ``wider`` keeps what is made.
     """
     wider = wider or Wider(instance)
-    shut = (*closed, *(BY_PROGRAM if instance.constraints.equal_samples else ()))
+    shut = (*closed, *(BY_PROGRAM if instance.constraints.one_mode else ()))
     found = (one for one in _openings(instance, wider if tried else None) if one.key not in shut)
     return tuple(one for one in found if not tried or wider.opened((one,)) is not None)
 

@@ -102,11 +102,7 @@ class Ingredient(enum.Enum):
     )
     MOVES = (
         "moves of single atoms",
-        (
-            "pipecut.solvers.chunks.bulk:first_plan",
-            "pipecut.solvers.chunks.bulk:improved",
-            "pipecut.solvers.search.first_plan:even_cuts",
-        ),
+        ("pipecut.solvers.chunks.bulk:first_plan", "pipecut.solvers.chunks.bulk:improved"),
     )
     FIRST_PLAN = (
         "simple first plans",
@@ -116,7 +112,7 @@ class Ingredient(enum.Enum):
             *(
                 f"pipecut.solvers.search.first_plan:{name}"
                 for name in (
-                    *("balanced_plans", "is_large", "divided"),
+                    *("balanced_plans", "is_large", "divided", "even_cuts"),
                     *("first_plan", "_priced", "_plan", "_pack", "fitting_plans", "_filled", "_fits", "_in_form"),
                 )
             ),
@@ -268,7 +264,7 @@ METHODS: dict[str, Method] = {
     ),
     "reduced_dp": _method(*_REDUCED, I.SUFFIXES, I.BOXES, proposed_by=(I.FIRST_PLAN,)),
     "cpsat_types": _method(*_REDUCED, I.ON_TYPES, I.CPSAT, I.SUFFIXES, I.BOXES),
-    "cpsat_chunks": _method(I.GROUPS, I.SUMS, I.CHUNKS, I.CPSAT, proposed_by=(I.MOVES, I.BOXES)),
+    "cpsat_chunks": _method(I.GROUPS, I.SUMS, I.CHUNKS, I.CPSAT, proposed_by=(I.FIRST_PLAN, I.MOVES, I.BOXES)),
     "brute_force": _method(I.ENUMERATION),
     "certificate": _method(
         *(I.GROUPS, I.ALIKE, I.STATES, I.CHECKER),

@@ -131,10 +131,22 @@ def every_plan(instance: Instance) -> Iterator[Plan]:
             turns = list(itertools.islice(itertools.cycle(on), groups * chunks))
             rows = zip(itertools.pairwise(cuts), (held[at] for at in turns), strict=True)
             choices = [list(_stages(instance, Span(*span), counts)) for span, counts in rows]
-            for stages in itertools.product(*choices):
-                if all(one.group == stages[at].group for at, one in zip(turns, stages, strict=True)):
-                    yield Plan(stages)
-                    yield from _warmed_up(instance, stages)
+            for stages in _in_turn((), choices, turns):
+                yield Plan(stages)
+                yield from _warmed_up(instance, stages)
+
+
+def _in_turn(
+    begun: tuple[Stage, ...], choices: Sequence[Sequence[Stage]], turns: Sequence[int]
+) -> Iterator[tuple[Stage, ...]]:
+    """Yield one of each choice, all of one group alike: that of the stage whose turn it was first."""
+    if len(begun) == len(choices):
+        yield begun
+        return
+    first = turns[len(begun)]
+    for stage in choices[len(begun)]:
+        if first >= len(begun) or stage.group == begun[first].group:
+            yield from _in_turn((*begun, stage), choices, turns)
 
 
 def _warmed_up(instance: Instance, stages: tuple[Stage, ...]) -> Iterator[Plan]:
@@ -145,10 +157,13 @@ def _warmed_up(instance: Instance, stages: tuple[Stage, ...]) -> Iterator[Plan]:
 
 
 def _cuts(instance: Instance) -> Iterator[tuple[int, ...]]:
-    """Yield all sets of cuts, both ends included: of models of many layers those at places to cut."""
+    """Yield all sets of cuts that leave a device for each group, both ends included.
+
+    Of models of many layers those at places to cut.
+    """
     layers = len(instance.layers)
     places = range(1, layers) if layers <= MOST_LAYERS else _places(instance)[1:-1]
-    for number in range(len(places) + 1):
+    for number in range(min(len(places) + 1, instance.devices * instance.training.chunks)):
         for inner in itertools.combinations(places, number):
             yield (0, *inner, layers)
 
@@ -206,10 +221,13 @@ def _stages(instance: Instance, span: Span, counts: tuple[int, ...]) -> Iterator
 
 
 def _runs(instance: Instance, span: Span) -> Iterator[tuple[Span, ...]]:
-    """Yield all sets of blocks inside a stage, where some may be computed again."""
-    yield ()
-    if instance.constraints.recompute is Recompute.BLOCKS:
-        places = itertools.pairwise(_places(instance))
-        inside = [Span(*ends) for ends in places if span.first <= ends[0] < ends[1] <= span.stop]
-        for number in range(1, len(inside) + 1):
-            yield from itertools.combinations(inside, number)
+    """Yield all sets of blocks inside a stage, where some may be computed again; where all have to, all."""
+    named, asked = instance.demands.recompute_layers, instance.constraints.recompute
+    places = itertools.pairwise(_places(instance))
+    inside = [Span(*ends) for ends in places if span.first <= ends[0] < ends[1] <= span.stop]
+    some = [one for one in inside if not named or {*named} >= {*one.layers}]
+    if asked is Recompute.EVERY_BLOCK:
+        yield tuple(some)
+        return
+    for number in range(len(some) + 1 if asked is Recompute.BLOCKS else 1):
+        yield from itertools.combinations(some, number)

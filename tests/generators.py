@@ -61,7 +61,7 @@ sharded_kinds = st.sampled_from(
 """What stages may divide among devices with the same weights."""
 recomputation: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
-        *({"recompute": one} for one in Recompute if one is not Recompute.BLOCKS),
+        *({"recompute": one} for one in Recompute if not one.by_blocks),
         *({"recompute": Recompute.ALLOWED, "recompute_layers": (one,)} for one in ("*0", "*[0245]", "*")),
     ]
 )
@@ -69,7 +69,15 @@ recomputation: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
 
 Single blocks are left out: most methods refuse them (``any_recomputation``).
 """
-any_recomputation = st.one_of(recomputation, st.just({"recompute": Recompute.BLOCKS}))
+by_blocks: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [
+        {"recompute": one, **named}
+        for one in (Recompute.BLOCKS, Recompute.EVERY_BLOCK)
+        for named in (*[dict[str, Any]()] * 2, {"recompute_layers": ("*[0245]",)})
+    ]
+)
+"""Such fields of single blocks: any of them or each, all that there are or those of some layers."""
+any_recomputation = st.one_of(recomputation, by_blocks)
 hosts = st.sampled_from([*[OnHost.NEVER] * 3, OnHost.ALLOWED, OnHost.ALWAYS])
 """Whether stages may keep the optimiser on the host; mostly not: every choice more doubles the plans."""
 

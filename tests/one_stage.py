@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pipecut.formulation.costs.tables import build_tables
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Outcome, Proof
 from pipecut.formulation.problem.groups import Group
-from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Layer
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers.reference.algorithm_1 import best_forms
 from pipecut.solvers.search.support import blind_to
+
+
+def with_layers(instance: Instance, layers: Sequence[Layer]) -> Instance:
+    """Return the instance with other rows for its layers: a planner that knows fewer forms leaves some out.
+
+    Without splits along further axes, which add forms to those of the rows.
+    """
+    alone = replace(instance.constraints, splits=())
+    return replace(instance, model=replace(instance.model, layers=tuple(layers)), constraints=alone)
 
 
 def one_stage(instance: Instance, limits: Limits | None = None) -> Outcome:

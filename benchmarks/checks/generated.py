@@ -237,6 +237,8 @@ def solved(instance: Instance, method: str, true: Truth) -> tuple[str, str]:
     solve = find_any(method).load()
     for goals in dict.fromkeys((instance.goals, instance.goals[:1])):
         judged = replace(instance, goals=goals)
+        if not takes(method, judged):
+            continue
         values = None if true.values is None else true.values[: len(goals)]
         try:
             outcome = solve_in_order(judged, solve, Limits(workers=1, time_limit_s=LONGEST_S))

@@ -31,10 +31,7 @@ CLOSED: dict[str, tuple[str, ...]] = {
     "ZeRO 2 and 3": ("constraints.sharded=[none, optimizer]",),
     "sequence parallelism": ("constraints.splits=[]",),
     "1F1B (GPipe in its place)": ("training.schedule=gpipe",),
-    "what `model.runtime: megatron` closes, but for sequences": (
-        "model.runtime=megatron",
-        "constraints.splits=[sequence]",
-    ),
+    "what Megatron-LM is not told (`model.runtime: megatron`)": ("model.runtime=megatron",),
 }
 """By what is closed, the settings that close it."""
 INTRODUCTION = """\

@@ -25,7 +25,7 @@ from pipecut.formulation.certificates.executed.step import keeps_to_step
 from pipecut.formulation.certificates.labels import CertificateError, Labels, verify_labels
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import TooLargeError
-from pipecut.formulation.problem.constraints import Goal, Recompute
+from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
 from pipecut.formulation.problem.plan import Plan
@@ -77,7 +77,7 @@ def certifiable(instance: Instance) -> str | None:
     cost, training = instance.cost, instance.training
     if training.chunks > 1:
         return f"certificates are about stages on devices of their own, training.chunks is {training.chunks}"
-    if instance.constraints.memory and instance.constraints.recompute is Recompute.BLOCKS:
+    if instance.constraints.memory and instance.constraints.recompute.by_blocks:
         known = "certificates are about stages that compute everything again or nothing"
         return f"{known}, constraints.recompute is 'blocks'; set 'allowed', or constraints.memory: false"
     if training.schedule.in_halves and training.micro_batches > 1 and instance.constraints.memory:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pipecut.formulation.constraints.constraint import Constraint, Rule, Violation, every_constraint, layers_of
 from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.problem.constraints import Recompute
-from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.cuts import CutSpace, single_blocks
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import EVERY_FORM, PAIRS, SINGLE_FORMS
@@ -71,22 +71,25 @@ def check_devices(instance: Instance, plan: Plan) -> Iterator[Violation]:
 
 def _runs(instance: Instance, index: int, stage: Stage) -> Iterator[Violation]:
     """Yield runs of a stage that may not be computed again alone: only blocks may, and where asked for."""
+    where, runs, told = f"stage {index}", len(stage.again), counted(len(stage.again), "run")
+    asked, may = instance.constraints.recompute, single_blocks(instance, stage.span, stage.group.mode)
+    if asked is Recompute.EVERY_BLOCK and set(may) - {*stage.again}:
+        message = f"{where} computes {told} of layers again, constraints.recompute is '{asked}'"
+        yield Violation("devices", where, runs, len(may), "runs", f"{message}: expected its {len(may)} blocks")
     if not stage.again:
         return
-    where, runs, told = f"stage {index}", len(stage.again), counted(len(stage.again), "run")
-    asked = instance.constraints.recompute
-    if asked is not Recompute.BLOCKS:
+    if not asked.by_blocks:
         message = f"{where} computes {told} of layers again, constraints.recompute is '{asked}'"
         yield Violation("devices", where, runs, 0, "runs", f"{message}, expected 'blocks'")
     if stage.group.mode.recompute is not False:
         message = f"{where} recomputes as a whole, and {told} of its layers by themselves; expected one"
         yield Violation("devices", where, runs, 0, "runs", message)
-    blocks = CutSpace.of(instance).blocks(stage.span)
-    for run in stage.again:
-        if run not in blocks:
-            what = f"{where} computes {layers_of(instance, run.layers)} again, no block"
-            message = f"{what}: expected all layers from one place to cut to the next"
-            yield Violation("devices", where, run.first, run.stop, "layer", message)
+    alone = asked.by_blocks and not stage.group.mode.recompute
+    blocks = may if alone else CutSpace.of(instance).blocks(stage.span)
+    for run in (one for one in stage.again if one not in blocks):
+        what = f"{where} computes {layers_of(instance, run.layers)} again, no block"
+        message = f"{what}: expected all layers from one place to cut to the next{', all of them named' * alone}"
+        yield Violation("devices", where, run.first, run.stop, "layer", message)
 
 
 def _unlike(instance: Instance, index: int, group: Group, first: Group) -> Iterator[Violation]:

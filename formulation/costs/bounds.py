@@ -260,7 +260,7 @@ def _stored_bytes(instance: Instance) -> int:
 
     Blocks that are computed again by themselves hold their activations one after another.
     """
-    again = sum(instance.stash_bytes) if instance.constraints.recompute is Recompute.BLOCKS else 0
+    again = sum(instance.stash_bytes) if instance.constraints.recompute.by_blocks else 0
     return sum(_layer_bytes(instance, layer) for layer in range(len(instance.layers))) - again
 
 

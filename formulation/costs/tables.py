@@ -20,7 +20,6 @@ from pipecut.formulation.costs.bulk.computing import computing_of
 from pipecut.formulation.costs.bulk.crossing import crossing_bytes
 from pipecut.formulation.costs.bulk.inside import copies_of, inside_of
 from pipecut.formulation.limits import NEVER, Deadline, TooLargeError, in_time
-from pipecut.formulation.problem.constraints import Recompute
 from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.options import Boundary
@@ -70,7 +69,7 @@ class Tables:
 
     def recomputing(self) -> dict[int, int]:
         """Return, for kinds whose stages may compute single blocks again, the kind that prices layers of these."""
-        if self.instance.constraints.recompute is not Recompute.BLOCKS:
+        if not self.instance.constraints.recompute.by_blocks:
             return {}
         index = {kind: at for at, kind in enumerate(self.kinds)}
         whole = {at: replace(kind, mode=replace(kind.mode, recompute=True)) for kind, at in index.items()}
@@ -111,7 +110,11 @@ def build_tables(instance: Instance, groups: tuple[Group, ...], deadline: Deadli
     Raises TooLargeError before it takes too much memory, and StoppedError once the deadline is over.
     """
     kinds_of_groups = GroupKind.all_of(instance, in_time(groups, deadline))
-    kinds = tuple(dict.fromkeys(kinds_of_groups))
+    # Where no stage may compute all of itself again, kinds of stages that would price what blocks do.
+    asked, named = instance.constraints.recompute, bool(instance.constraints.recompute_layers)
+    again = kinds_of_groups if asked.by_blocks and True not in asked.of_stages(named=named) else ()
+    priced = (replace(kind, mode=replace(kind.mode, recompute=True)) for kind in again)
+    kinds = tuple(dict.fromkeys((*kinds_of_groups, *priced)))
     index = {kind: at for at, kind in enumerate(kinds)}
     links = _links(instance, groups)
     _check_size(instance, len(kinds), len(links))

@@ -22,7 +22,7 @@ import pkgutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar
 
 if TYPE_CHECKING:  # the words of a terminal come through here, before anything large may be imported
     from pipecut.formulation.problem.cluster import Server
@@ -154,7 +154,19 @@ class Recompute(enum.StrEnum):
     NEVER = "never"
     ALLOWED = "allowed"
     BLOCKS = "blocks"
+    EVERY_BLOCK = "every_block"
+    """Each by itself."""
     ALWAYS = "always"
+
+    @property
+    def by_blocks(self) -> bool:
+        """Whether blocks may be computed again by themselves."""
+        return self in (Recompute.BLOCKS, Recompute.EVERY_BLOCK)
+
+    def of_stages(self, *, named: bool) -> tuple[bool | Literal["layers"], ...]:
+        """Return what a stage may do as a whole (``Mode.recompute``), where layers are named or none is."""
+        chosen = self is Recompute.ALLOWED or (self is Recompute.BLOCKS and not named)
+        return (RECOMPUTED if named else (False, True)) if chosen else (self is Recompute.ALWAYS,)
 
 
 class Placement(enum.StrEnum):

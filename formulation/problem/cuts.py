@@ -16,7 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.problem.constraints import Recompute
 from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import Mode
 from pipecut.formulation.problem.plan import Span
 
 
@@ -47,6 +49,15 @@ class CutSpace:
         atoms = (Span(*ends) for ends in self.atoms())
         return tuple(one for one in atoms if layers.first <= one.first and one.stop <= layers.stop)
 
+    def again(self, instance: Instance) -> tuple[tuple[bool, ...], ...]:
+        """Return by atom whether it may be computed again by itself: no, no or yes, or yes as it has to be.
+
+        Of an instance that names layers, only if all of its layers are named.
+        """
+        asked, named = instance.constraints.recompute, {*instance.demands.recompute_layers}
+        ways = {Recompute.BLOCKS: (False, True), Recompute.EVERY_BLOCK: (True,)}.get(asked, (False,))
+        return tuple(ways if not named or named.issuperset(range(*ends)) else (False,) for ends in self.atoms())
+
     def layers(self, atoms: Span) -> Span:
         """Return the layers of a run of atoms."""
         return Span(self.places[atoms.first], self.places[atoms.stop])
@@ -64,10 +75,12 @@ class CutSpace:
         total = len(instance.layers)
         return CutSpace((0, *(cut for cut in range(1, total) if cut not in closed), total))
 
-    @staticmethod
-    def everywhere(instance: Instance) -> CutSpace:
-        """Return the space of a model that may be cut before every layer."""
-        return CutSpace(tuple(range(len(instance.layers) + 1)))
+
+def single_blocks(instance: Instance, layers: Span, mode: Mode) -> tuple[Span, ...]:
+    """Return the blocks that a stage in a mode may compute again by themselves, or has to."""
+    space = CutSpace.of(instance)
+    ways = dict(zip(space.places, space.again(instance), strict=False))
+    return tuple(one for one in space.blocks(layers) if True in ways[one.first] and not mode.recompute)
 
 
 @dataclass(frozen=True, slots=True)

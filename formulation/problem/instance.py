@@ -99,7 +99,7 @@ def most_bytes(instance: Instance) -> int:
     kept = max(training.micro_batches, stages)
     gathered = 2 * (set(instance.constraints.sharded) != {Sharded.NONE})
     made, taken = sum(instance.output_bytes), sum(instance.input_bytes)
-    lent = made if instance.constraints.recompute is Recompute.BLOCKS else sum(instance.lent_bytes)
+    lent = made if instance.constraints.recompute.by_blocks else sum(instance.lent_bytes)
     copies = [copy for copy in instance.copies if copy is not None]
     again = sum(max(copy.parameter_bytes, copy.gradient_bytes) for copy in copies)
     return (
@@ -540,12 +540,3 @@ def with_servers(instance: Instance, servers: Sequence[Server]) -> Instance:
     sizes = [ceil_fraction(row.device_class.memory_bytes * (1 + margin)) for row in servers]
     whole = with_memory(servers, (size + reserve.get(at, 0) for at, size in enumerate(sizes)))
     return replace(instance, cluster=replace(instance.cluster, servers=whole))
-
-
-def with_layers(instance: Instance, layers: Sequence[Layer]) -> Instance:
-    """Return the instance with other rows for its layers: a planner that knows fewer forms leaves some out.
-
-    Without splits along further axes, which add forms to those of the rows.
-    """
-    alone = replace(instance.constraints, splits=())
-    return replace(instance, model=replace(instance.model, layers=tuple(layers)), constraints=alone)

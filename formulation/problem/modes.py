@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pipecut.formulation.problem.constraints import NAMED, RECOMPUTED, OnHost, Recompute, Sharded
+from pipecut.formulation.problem.constraints import NAMED, RECOMPUTED, Constraints, OnHost, Sharded
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import PAIRS, Axis
 
@@ -170,19 +170,16 @@ def modes(instance: Instance, devices: int) -> tuple[Mode, ...]:
 
     None where a stage may not have so many devices, no allowed degree divides them, or replicas would have to get
     equally many samples and cannot; at each degree every layer has one of its forms.
-    ``Recompute.ALLOWED`` offers all; where memory does not count recomputing only costs time. One device has
-    nobody to divide anything with.
+    Where memory does not count recomputing only costs time. One device has nobody to divide anything with.
     """
     constraints, sizes = instance.constraints, instance.demands.devices_per_stage
     # Sizes that no group can have leave all of them: that there is no plan is then for the solvers to prove.
     if devices not in sizes and any(size <= instance.devices for size in sizes):
         return ()
     degrees = constraints.tensor_parallel_degrees or (devices,)
-    either = RECOMPUTED if constraints.recompute_layers else (False, True)
-    recompute = {Recompute.NEVER: (False,), Recompute.ALLOWED: either, Recompute.ALWAYS: (True,)}
-    whole = recompute.get(constraints.recompute, (False, True))
+    whole = constraints.recompute.of_stages(named=bool(constraints.recompute_layers))
     on_host = {OnHost.NEVER: (False,), OnHost.ALLOWED: (False, True), OnHost.ALWAYS: (True,)}
-    even = instance.training.micro_batch if constraints.equal_samples else 0
+    even = instance.training.micro_batch if constraints.one_mode else 0
     forms = {(row.across, row.allowed_forms) for row in instance.layers if row.across is not None}
     return tuple(
         mode
@@ -190,10 +187,15 @@ def modes(instance: Instance, devices: int) -> tuple[Mode, ...]:
         if mode.tensor_parallel_degree(devices) in degrees
         and even % mode.replicas == 0
         and mode.recompute in whole
-        and mode.sharded in (constraints.sharded if devices > 1 else (Sharded.NONE,))
+        and mode.sharded in (constraints.sharded if (mode.replicas if even else devices) > 1 else (Sharded.NONE,))
         and mode.optimizer_on_host in on_host[constraints.optimizer_on_host]
         and all(one.has_form(own, mode.tensor_parallel_degree(devices), devices, mode.grid) for one, own in forms)
     )
+
+
+def in_common(constraints: Constraints, mode: Mode) -> object:
+    """Return what of its mode a stage has in common with all others, as (17) ``equal_stages`` asks for it."""
+    return mode if constraints.one_mode else mode.replicas if constraints.equal_stages else None
 
 
 def forward_passes(instance: Instance, mode: Mode, layer: int) -> int:

@@ -22,8 +22,11 @@ class Keeps:
     @staticmethod
     def of(training: Training, stage: int, stages: int) -> Keeps:
         """Return how often a stage keeps its weights and its micro-batches (stage counted from 0)."""
+        # Without a flush one copy per micro-batch in flight, or two: PipeDream-2BW (arXiv 2006.09503, §3.1), whose
+        # last stage would do with one and keeps two all the same.
+        versions = {Schedule.DOUBLE_BUFFERED: 2, Schedule.ASYNC_ONE_F_ONE_B: stages - stage}
         return Keeps(
-            versions=weight_versions(training.schedule, stage, stages),
+            versions=versions.get(training.schedule, 1),
             in_flight=in_flight(training, stage, stages),
             again=min(stage + 1, training.micro_batches) if training.schedule.in_halves else 1,
         )
@@ -56,13 +59,3 @@ def in_flight(training: Training, stage: int, stages: int) -> int:
     if training.schedule is Schedule.ONE_F_ONE_B:
         return training.warm_up_in(stages - stage - 1)
     return stages - stage
-
-
-def weight_versions(schedule: Schedule, stage: int, stages: int) -> int:
-    """Return the weight copies kept at a stage: one; without a flush one per micro-batch in flight, or two.
-
-    Two: PipeDream-2BW (arXiv 2006.09503, §3.1); a last stage alone would do with one and keeps two all the same.
-    """
-    if schedule is Schedule.DOUBLE_BUFFERED:
-        return 2
-    return stages - stage if schedule is Schedule.ASYNC_ONE_F_ONE_B else 1

@@ -31,14 +31,17 @@ import difflib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import networkx as nx
 
 from pipecut.formulation.costs.amounts import counted, plural
 from pipecut.formulation.costs.megatron_forms import forms_in
+from pipecut.formulation.problem.constraints import Recompute
+from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Axis, LayerGraph, Split, layers_of
 from pipecut.formulation.problem.options import Sharing
@@ -84,23 +87,17 @@ def call_tree(graph: nx.DiGraph) -> CallNode:
     return root
 
 
-@dataclass(frozen=True, slots=True)
-class ModelBlocks:
-    """``found``: the blocks of a model in execution order; ``starts``: where it can be cut without cutting one."""
+def blocks_of(graph: nx.DiGraph) -> tuple[list[CallNode], list[int]]:
+    """Return the blocks of a layer graph in execution order, and where it can be cut without cutting one.
 
-    found: tuple[CallNode, ...]
-    starts: tuple[int, ...]
-
-
-def blocks_of(graph: nx.DiGraph) -> ModelBlocks:
-    """Find the blocks of a layer graph; none where it repeats nothing, or says nothing of its modules.
+    None where it repeats nothing, or says nothing of its modules.
 
     Cost: layers and edges, once for each level of calls inside calls.
     """
     look, root = _Look(graph), call_tree(graph)
     found: list[CallNode] = []
     starts = set(look.starts(root, look.kinds(root), found))
-    return ModelBlocks(tuple(found), tuple(sorted(starts - {0})) if found else ())
+    return found, sorted(starts - {0}) if found else []
 
 
 class _Look:
@@ -217,13 +214,13 @@ def cut_at(graph: nx.DiGraph, cuts: Cuts | None) -> nx.DiGraph:
 def _blocks(graph: nx.DiGraph) -> tuple[Sequence[int] | None, str]:
     """Return where blocks start and end, and a note; no places where there is no block."""
     every = len(graph) - 1
-    blocks = blocks_of(graph)
-    if not blocks.found:
+    found, starts = blocks_of(graph)
+    if not found:
         return None, f"the model repeats no block, so a stage may start at any layer: {_places(every)}"
-    kinds = Counter(one.operator for one in blocks.found)
+    kinds = Counter(one.operator for one in found)
     listed = " and ".join(f"{number} {kind}" for kind, number in kinds.items())
-    note = f"{_places(len(blocks.starts))}, between blocks ({listed}); model.cuts: operators would allow {every}"
-    return blocks.starts, note
+    note = f"{_places(len(starts))}, between blocks ({listed}); model.cuts: operators would allow {every}"
+    return starts, note
 
 
 def _places(number: int) -> str:
@@ -417,16 +414,11 @@ def cut_for(graph: nx.DiGraph, runtime: str) -> nx.DiGraph:
     names, program = list(graph), RUNTIMES[runtime]
     chain = Chain.of(LayerGraph.of(graph))
     if problem := chain.problem(program):
-        places = chain.places()
-        more = (
-            next(filter(None, (chain.closed(at, program) for at in places)), "") if program is not MEGATRON else ""
-        )
+        closed = (chain.closed(at, program) for at in chain.places() if program is not MEGATRON)
+        more = next(filter(None, closed), "")
         raise ModelError(f"model.runtime: {'; and '.join(filter(None, (problem, more)))}. {WAY_OUT}")
-    places = [
-        at
-        for at in chain.places()
-        if program is not MEGATRON or chain.is_numbered(at) or chain.is_numbered(at - 1)
-    ]
+    every = program is not MEGATRON
+    places = [at for at in chain.places() if every or chain.is_numbered(at) or chain.is_numbered(at - 1)]
     reasons = {at: reason for at in places if (reason := chain.closed(at, program))}
     if reasons and len(reasons) == len(places):
         raise ModelError(
@@ -463,7 +455,20 @@ def divided_by(instance: Instance, runtime: str) -> Instance:
         for layer, form in zip(instance.model.layers, forms, strict=True)
     )
     limits = replace(asked, tensor_parallel_degrees=degrees, splits=wide.constraints.splits)
+    if asked.recompute.by_blocks:
+        limits = replace(limits, **_again_in_blocks(instance, program))
     return replace(instance, model=replace(instance.model, layers=tuple(rows)), constraints=limits)
+
+
+def _again_in_blocks(instance: Instance, program: Runtime) -> Mapping[str, Any]:
+    """Return what is computed again of which layers: all numbered blocks; nothing if not all are atoms."""
+    chain, atoms = Chain.of(instance.model), {Span(*ends) for ends in CutSpace.of(instance).atoms()}
+    if atoms.issuperset(chain.of_blocks(Span(0, len(instance.layers)))):
+        lists = {one.rpartition(".")[0] for one in chain.numbered}
+        return {"recompute_layers": tuple(f"{one}.[0-9]*".lstrip(".") for one in sorted(lists))}
+    if instance.constraints.recompute is Recompute.EVERY_BLOCK:
+        raise ValueError(f"model.runtime: {program.name} can start no stage between all blocks; write never")
+    return {"recompute": Recompute.NEVER}
 
 
 def with_vocabulary(instance: Instance) -> Instance:

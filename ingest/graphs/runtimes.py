@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.constraints import Recompute, Sharded
+from pipecut.formulation.problem.layers import Axis
 from pipecut.formulation.problem.training import Schedule, Training
 
 
@@ -37,6 +38,13 @@ class Runtime:
     again: ComputedAgain = ComputedAgain.BLOCKS
     splits: bool = True
 
+    def narrowed(self, opened: Mapping[str, object]) -> Mapping[str, object]:
+        """Return what is opened of constraints, by key, as far as it can be told."""
+        again = Recompute.ALLOWED if self.again is ComputedAgain.STAGES else Recompute.BLOCKS
+        known = {"sharded": [Sharded.NONE, *self.divides], "recompute": again, "splits": [Axis.SEQUENCE]}
+        known |= {} if self.splits else {"splits": [], "tensor_parallel_degrees": [1]}
+        return {key: known.get(key, value) for key, value in opened.items()}
+
     def name_of(self, training: Training) -> str:
         """Return its name for the order of passes of a training."""
         return self.orders[training.schedule, training.chunks > 1]
@@ -62,13 +70,10 @@ class Runtime:
             first, chunks = next(iter(self.orders))[0], ", training.chunks: 1" * several
             return f"the plan is for {order}, and {self.name} {does}: plan with training.schedule: {first}{chunks}"
         if _bytes(training) not in self.formats:
-            listed, found = (
-                ["/".join(map(str, one)) for one in rows] for rows in (self.formats, [_bytes(training)])
-            )
-            return (
-                f"weights/gradients/activations take {found[0]} bytes, and what is written for {self.name} says"
-                f" {', '.join(listed)}: plan with one of these as training.precision"
-            )
+            rows = self.formats, [_bytes(training)]
+            listed, found = (["/".join(map(str, one)) for one in row] for row in rows)
+            told = f"weights/gradients/activations take {found[0]} bytes, and what is written for {self.name} says"
+            return f"{told} {', '.join(listed)}: plan with one of these as training.precision"
         return ""
 
 

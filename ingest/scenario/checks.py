@@ -8,6 +8,7 @@ What the keys of a scenario's model must mean together: one source, and only wha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, TypeVar
 
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 
 from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.problem.constraints import Names, kinds
+from pipecut.ingest.graphs.runtimes import RUNTIMES, ComputedAgain
 from pipecut.ingest.mistakes import Mistake, Where, did_you_mean
 from pipecut.ingest.operators.costs import OPERATORS
 from pipecut.ingest.scenario.fields import Section
@@ -103,43 +105,37 @@ def check_meaning(document: Document) -> Iterator[Mistake]:
 
 def _runtime_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield what the program that shall run the plan cannot do."""
-    model, constraints = (data.get(key) if _is_section(data.get(key)) else {} for key in ("model", "constraints"))
-    if not (model and model.get("runtime") and constraints):
+    model, asked = (data.get(key) if _is_section(data.get(key)) else {} for key in ("model", "constraints"))
+    program = RUNTIMES.get(str(model.get("runtime"))) if model and asked else None
+    if program is None or not asked:
         return
-    if constraints.get("sharded", ["none"]) != ["none"]:
-        reason = f"model.runtime: {model['runtime']} is not told of what devices divide"
-        yield ("constraints", "sharded"), f"{reason}; leave it out, or write [none]"
-    whole = model["runtime"] == "deepspeed"
-    if constraints.get("recompute", "never") not in ("never", *(("always",) if whole else ())):
-        does, more = "each block again by itself, in all or none", "plan without model.runtime with always"
-        more += ", and pipecut export prices it as it runs"
-        if whole:
-            does, more = "activations again in all stages or in none", "write never or always"
-        yield (
-            ("constraints", "recompute"),
-            f"model.runtime: {model['runtime']} computes {does}; leave it out, or {more}",
-        )
-    if constraints.get("optimizer_on_host", "never") != "never":
-        reason = f"model.runtime: {model['runtime']} is not told of optimisers on the host"
-        yield ("constraints", "optimizer_on_host"), f"{reason}; leave it out, or write never"
+    whole, divides = program.again is ComputedAgain.STAGES, ["none", *program.divides]
+    reason, again = f"model.runtime: {program.name}", ("allowed", "always") if whole else ("blocks", "every_block")
+    if any(one not in divides for one in _list(asked, "sharded")):
+        yield ("constraints", "sharded"), f"{reason} divides {' or '.join(divides)}; leave it out, or write these"
+    if asked.get("recompute", "never") not in ("never", *again):
+        does = f"computes {'activations' if whole else 'each block'} again in all stages or in none"
+        yield ("constraints", "recompute"), f"{reason} {does}: write never, {' or '.join(again)}, or leave it out"
+    if asked.get("optimizer_on_host", "never") != "never":
+        does = "is not told of optimisers on the host; leave it out, or write never"
+        yield ("constraints", "optimizer_on_host"), f"{reason} {does}"
 
 
 def _training_problems(document: Document, raw: object) -> Iterator[Problem]:
     """Divide the batch by its parts; a mistake stands at whichever of the two numbers was written last."""
-    numbers = (
-        {key: raw[key] for key in ("global_batch", "micro_batches") if key in raw} if _is_section(raw) else {}
+    section = raw if _is_section(raw) else {}
+    training = _kept(
+        TrainingSection, {key: section[key] for key in ("global_batch", "micro_batches") if key in section}
     )
-    training = _kept(TrainingSection, numbers)
     wrong = None if training is None else _not_a_part(training)
     if training and wrong:
         both: list[Where] = [("training", "global_batch"), ("training", "micro_batches")]
         places = [(document.place(where).line == 0, document.place(where).line) for where in both]
         message = f"global_batch {training.global_batch} is not a multiple of micro_batches {wrong}"
         yield max(zip(places, both, strict=True))[1], message
-    if _is_section(raw) and raw.get("precision") is not None:
-        for key in ("bytes_per_element", "optimizer_bytes_per_parameter"):
-            if raw.get(key) is not None:
-                yield ("training", key), "training.precision says this already; leave one of the two out"
+    for key in ("bytes_per_element", "optimizer_bytes_per_parameter"):
+        if section.get("precision") is not None and section.get(key) is not None:
+            yield ("training", key), "training.precision says this already; leave one of the two out"
 
 
 def _not_a_part(training: TrainingSection) -> int | None:
@@ -155,10 +151,8 @@ def _device_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
     for name, raw in classes.items() if isinstance(classes, dict) else ():
         found = _kept(DeviceSection, raw)
         if found and found.usable <= 0:
-            yield (
-                ("cluster", "devices", name, "kept"),
-                f"leaves nothing: {found.kept} of the {counted(found.memory, 'byte')} of each device",
-            )
+            message = f"leaves nothing: {found.kept} of the {counted(found.memory, 'byte')} of each device"
+            yield ("cluster", "devices", name, "kept"), message
 
 
 def _server_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
@@ -168,15 +162,12 @@ def _server_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
     """
     for index, server in _servers(cluster):
         if server.devices > 1 and server.link is None:
-            where = ("cluster", "servers", index, "devices")
-            yield where, f"{server.devices} devices and no 'link' between them; give the server a link"
+            message = f"{server.devices} devices and no 'link' between them; give the server a link"
+            yield ("cluster", "servers", index, "devices"), message
         if (server.adapters or 0) > server.devices:
-            where = ("cluster", "servers", index, "adapters")
-            yield (
-                where,
-                f"{server.adapters} adapters for {server.devices} devices; give several of one device as one"
-                " adapter, and the link between servers the bandwidth of all of them",
-            )
+            message = f"{server.adapters} adapters for {server.devices} devices; give several of one device as one"
+            message += " adapter, and the link between servers the bandwidth of all of them"
+            yield ("cluster", "servers", index, "adapters"), message
 
 
 def _name_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
@@ -289,11 +280,8 @@ def ends_by_name(servers: Sequence[NameSection], switches: list[str]) -> dict[st
 
 
 def pairs_of(link: PairSection, ends: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of servers or switches that one entry of ``links`` joins."""
-    one, other = link.between
-    for first in ends[one]:
-        for second in ends[other]:
-            yield first, second
+    """Return the pairs of servers or switches that one entry of ``links`` joins."""
+    return itertools.product(ends[link.between[0]], ends[link.between[1]])
 
 
 def _names(cluster: Mapping[str, Any]) -> list[NameSection | None]:

@@ -31,6 +31,7 @@ from pipecut.formulation.problem.layers import Axis
 from pipecut.formulation.problem.options import Compute, CostModel, Samples, StageTime, default_goals
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
+from pipecut.ingest.graphs.runtimes import RUNTIMES
 from pipecut.ingest.mistakes import ScenarioError
 from pipecut.ingest.scenario.checks import SOURCES, check_meaning, ends_by_name, pairs_of
 from pipecut.ingest.scenario.library import Library, with_peaks
@@ -258,19 +259,18 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
 
 
 def _opened(found: ScenarioFile) -> Mapping[str, object]:
-    """Return what the search opens of the constraints that are not written.
-
-    Nothing for a program that shall run the plan: it says what it runs (``ingest.graphs.cut_places.divided_by``).
-    """
-    if found.search == "paper" or found.model.runtime is not None:
+    """Return what the search opens of the constraints that are not written: of a program what it can be told."""
+    if found.search == "paper":
         return {}
     servers = [row.devices for row in found.cluster.servers for _ in range(row.count or 1)]
-    return opened_on(servers, found.constraints.model_fields_set)
+    opened, program = opened_on(servers, found.constraints.model_fields_set), found.model.runtime
+    return opened if program is None else RUNTIMES[program].narrowed(opened)
 
 
 def _deals(found: ScenarioFile) -> bool:
     """Tell whether grids are looked at whose groups hold several stages, as nobody says how many they hold."""
-    training, standard = found.training, found.search == "standard" and found.model.runtime is None
+    training, program = found.training, RUNTIMES.get(found.model.runtime or "")
+    standard = found.search == "standard" and (program is None or (Schedule.ONE_F_ONE_B, True) in program.orders)
     silent = "chunks" not in training.model_fields_set and training.warm_up == "classic"
     return standard and silent and training.schedule == (Schedule.ONE_F_ONE_B,)
 
@@ -279,7 +279,7 @@ def _constraints(found: ScenarioFile, opened: Mapping[str, object]) -> Constrain
     """Return the constraints, and that stages are equal where the program that runs the plan wants it."""
     written = found.constraints.model_copy(update=opened)
     read = read_constraints(written, Names(ends_by_name(found.cluster.servers, [])))
-    return read if found.model.runtime is None else replace(read, equal_stages=True, equal_samples=True)
+    return read if found.model.runtime is None else replace(read, equal_stages=True, one_mode=True)
 
 
 def _cost(found: CostSection, cluster: nx.Graph) -> CostModel:
@@ -327,13 +327,10 @@ def _kept(found: ScenarioFile) -> str:
 def _configured(model: ModelSection) -> Configured | None:
     from pipecut.ingest.torch.hugging_face import Configured
 
-    return (
-        None
-        if model.transformers is None
-        else Configured(
-            model.task, model.sequence, tuple((name, tuple(shape)) for name, shape in sorted(model.inputs.items()))
-        )
-    )
+    if model.transformers is None:
+        return None
+    shapes = tuple((name, tuple(shape)) for name, shape in sorted(model.inputs.items()))
+    return Configured(model.task, model.sequence, shapes)
 
 
 def _training(found: TrainingSection) -> Training:
@@ -434,7 +431,7 @@ def with_uses(instance: Instance, opened: Collection[str]) -> Instance:
         "tensor_parallel_degrees": (1,) if alone else asked.tensor_parallel_degrees,
         "splits": tuple(axis for axis in asked.splits if axis in axes),
         "recompute": _recompute(instance),
-        "sharded": divided_for_use(instance),
+        "sharded": tuple(one for one in divided_for_use(instance) if one in asked.sharded),
     }
     closed = {key: value for key, value in useful.items() if key in opened}
     return replace(instance, training=training, constraints=replace(asked, **closed))
@@ -452,6 +449,9 @@ def _recompute(instance: Instance) -> Recompute:
     if not memory_binds(instance):
         return Recompute.NEVER
     plain = [one for one in orders if one.schedule.flushes and not one.schedule.in_halves and one.chunks == 1]
+    if (asked := instance.constraints).one_mode:
+        known = cost.stage_time is StageTime.ADD and {one.schedule for one in orders} == {Schedule.ONE_F_ONE_B}
+        return asked.recompute if asked.recompute is Recompute.ALLOWED or known else Recompute.NEVER
     if instance.model.cuts is None or cost.stage_time is not StageTime.ADD:
         return Recompute.ALLOWED
     large = has_grids(instance) or (plain and len(instance.layers) * instance.devices >= MANY_LAYERS)

@@ -6,7 +6,7 @@ Computation does not depend on forms, so a front knows communication alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -80,10 +80,11 @@ class Fronts:
             keeps = Keeps(keeps.versions, 1)
         return FrontRule(kind, keeps)
 
-    def choices(self, rule: FrontRule) -> list[FrontRule]:
-        """Return the rules of an atom in a stage with this one: it is kept, or computed again by itself."""
+    def choices(self, rule: FrontRule, ways: Sequence[bool] = (False, True)) -> list[FrontRule]:
+        """Return the rules of an atom in a stage with this one, by whether it is computed again by itself."""
         again = self.held.recomputing.get(rule.kind)
-        return [rule] if again is None else [rule, FrontRule(again, Keeps(rule.keeps.versions, 1), rule.kind)]
+        alone = rule if again is None else FrontRule(again, Keeps(rule.keeps.versions, 1), rule.kind)
+        return [rule] if again is None else [alone if way else rule for way in ways]
 
     def of(self, program: int, rule: FrontRule, lefts: Iterable[Key]) -> Mapping[Key, States]:
         """Return the fronts of a program from some layouts at its left end, by layout at its right end."""

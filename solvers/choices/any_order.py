@@ -55,7 +55,7 @@ from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.costs.least import StagePrices
 from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError, in_time
 from pipecut.formulation.outcome import Limits, Outcome, Proof
-from pipecut.formulation.problem.constraints import Goal, Placement, Recompute
+from pipecut.formulation.problem.constraints import Goal, Placement
 from pipecut.formulation.problem.cuts import AtomGraph
 from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import Instance
@@ -528,7 +528,7 @@ def most_cuts(instance: Instance) -> int:
     if (
         instance.model.ties
         or instance.constraints.own
-        or instance.constraints.recompute is Recompute.BLOCKS
+        or instance.constraints.recompute.by_blocks
         or len(set(producers)) < len(producers)
     ):
         return atoms - 1

@@ -32,6 +32,7 @@ from pipecut.formulation.costs.amounts import plural
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError, in_time
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
+from pipecut.formulation.problem.constraints import Recompute
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
@@ -61,10 +62,11 @@ Start = tuple[int, Plan]
 
 
 def named(instance: Instance) -> str:
-    """Say what was left open: the order of passes, the number of micro-batches, or that of stages alone."""
-    training = instance.training
+    """Say what was left open: order of passes, number of micro-batches, or of stages alone, or what is kept."""
+    training, stages = instance.training, instance.demands.stages_at_most
     if not training.left_open:
-        return f"{instance.demands.stages_at_most} stage{'s' * (instance.demands.stages_at_most != 1)}"
+        kept = "no block" if instance.constraints.recompute is Recompute.NEVER else "each block"
+        return f"{kept} computed again" if stages is None else f"{stages} {plural(stages, 'stage')}"
     number = f"{training.micro_batches} micro-{plural(training.micro_batches, 'batch')}"
     if not orders_open(training):
         return number
@@ -79,6 +81,8 @@ def choice_in_words(instance: Instance) -> str:
 
 def listed(choices: list[Instance]) -> str:
     """List choices: numbers of micro-batches, or of stages, orders of passes, or each order with its numbers."""
+    if not any(one.demands.stages_at_most or one.training.left_open for one in choices):
+        return ", ".join(map(named, choices))
     numbers: dict[str, set[int]] = {}
     for one in choices:
         written = order(one.training) if orders_open(one.training) else ""
@@ -300,11 +304,20 @@ def _again(done: list[_Found], ask: Ask, limits: Limits, needed_s: float) -> lis
 
 
 def instances_of(instance: Instance) -> list[Instance]:
-    """Return an instance for each choice, and of ZB-H1 one for each number of stages."""
+    """Return an instance for each choice, and of ZB-H1 one for each number of stages.
+
+    Where a program computes all blocks again or none, one of each.
+    """
     found = [instance.trained(one) for one in instance.training.choices]
     alone = [one.training.schedule.in_halves and one.training.chunks == 1 for one in found]
     rows = zip(found, alone, strict=True)
-    return [part for one, of_halves in rows for part in (_by_stages(one) if of_halves else (one,))]
+    found = [part for one, of_halves in rows for part in (_by_stages(one) if of_halves else (one,))]
+    asked = instance.constraints
+    if asked.one_mode and asked.recompute is Recompute.BLOCKS:
+        every = replace(asked, recompute=Recompute.EVERY_BLOCK)
+        both = (replace(asked, recompute=Recompute.NEVER, recompute_layers=()), every)
+        return [replace(one, constraints=ways) for one in found for ways in both]
+    return found
 
 
 def _by_stages(instance: Instance) -> list[Instance]:
@@ -463,7 +476,8 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
     limits = replace(limits, below=dealt.grid.step) if start and dealt.grid else limits
     others: tuple[Ruled, ...] = ()
     try:
-        if training.choices == (training,) and not (training.schedule.in_halves and training.chunks == 1):
+        halves = training.schedule.in_halves and training.chunks == 1
+        if training.choices == (training,) and not halves and len(instances_of(instance)) == 1:
             found = in_the_best_order(instance, limits if start is None else replace(limits, start=start.plan))
         else:
             chosen = best_training(instance, in_the_best_order, limits, known)

@@ -175,11 +175,11 @@ def _again(model: cp_model.CpModel, tables: Tables) -> list[Literal]:
     """Return by layer the literal of its block; none where stages may not choose blocks."""
     if not tables.recomputing():
         return []
-    return [
-        literal
-        for at, (first, stop) in enumerate(CutSpace.of(tables.instance).atoms())
-        for literal in [model.new_bool_var(f"again[{at}]")] * (stop - first)
-    ]
+    space, found = CutSpace.of(tables.instance), list[Literal]()
+    for at, ((first, stop), ways) in enumerate(zip(space.atoms(), space.again(tables.instance), strict=True)):
+        literal = model.new_constant(ways[0]) if len(ways) == 1 else model.new_bool_var(f"again[{at}]")
+        found += [literal] * (stop - first)
+    return found
 
 
 def _states(

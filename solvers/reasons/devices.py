@@ -14,7 +14,7 @@ from pipecut.formulation.constraints.plans.own import Own
 from pipecut.formulation.limits import TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, Proof
 from pipecut.formulation.problem.constraints import Recompute
-from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.cuts import CutSpace, single_blocks
 from pipecut.formulation.problem.groups import Group, forms_on
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Split
@@ -162,8 +162,8 @@ def _modes(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
             words = mode.in_words(stage.group.devices) or "one replica"
             there = stage.on(Group(stage.group.counts, mode))
             yield f"{words} for stage {index}", put(plan, index, there), (index,)
-    if instance.constraints.recompute is Recompute.BLOCKS and not stage.group.mode.recompute:
-        blocks = CutSpace.of(instance).blocks(stage.span)
+    if instance.constraints.recompute is Recompute.BLOCKS:
+        blocks = single_blocks(instance, stage.span, stage.group.mode)
         for block in blocks:
             names = [instance.layers[layer].name for layer in (block.first, block.stop - 1)]
             again = tuple(one for one in blocks if (one in stage.again) != (one == block))

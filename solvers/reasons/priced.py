@@ -31,7 +31,7 @@ from pipecut.formulation.costs.tables import Times as Rows
 from pipecut.formulation.costs.tables import build_tables
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER, Deadline
-from pipecut.formulation.problem.constraints import Goal, Placement, Recompute
+from pipecut.formulation.problem.constraints import Goal, Placement
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
@@ -296,7 +296,7 @@ class Pricing:
             return
         stopped = Deadline(stopped=lambda: self.deadline.over())
         beside = list[Group]()
-        if self.instance.constraints.recompute is Recompute.BLOCKS:
+        if self.instance.constraints.recompute.by_blocks:
             beside = [replace(group, mode=replace(group.mode, recompute=True)) for group in new.values()]
         known = KindTables(self.instance, tuple(dict.fromkeys((*new.values(), *beside))), stopped)
         self._on_kind |= {kind: StagesOnKind(known, at) for at, kind in enumerate(known.tables.kinds)}

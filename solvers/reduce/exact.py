@@ -85,7 +85,7 @@ class ExactStage:
         """Return the labels behind the next atom: those that may still be the best."""
         program = self.labels.growth.nodes.program[node]
         parts: dict[_State, _Parts] = {}
-        for rule in self.fronts.choices(self._rule()):
+        for rule in self.fronts.choices(self._rule(), self.labels.growth.nodes.choices(node)):
             fronts = self.fronts.of(program, rule, {layouts for layouts, _ in before})
             for left, grown in before.items():
                 more, statuses = self._more(node, rule, left, at)

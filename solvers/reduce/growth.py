@@ -41,6 +41,8 @@ COUNT = -1
 """The variable of that number."""
 FAST, STASH, LEAN = 0, 1, 2
 """The rows of weights of time alone, of the stash alone, and the first of all that is held."""
+_Atom = tuple[int, int, tuple[bool, ...]]
+"""The program of an atom, what it reads (``solvers.atoms.blocks``), and whether it may be computed again."""
 Lies = tuple[tuple[int, ...], ...]
 """The numbers of the layouts in which each of what is live may lie."""
 
@@ -51,6 +53,7 @@ class Nodes:
 
     -1 where j is not behind i. ``parent[n]`` is the node of one atom less (-1: none), ``atom[n]`` the last atom of
     the short model, ``program[n]`` its program, ``place[n]`` the place of the short model where stages begin.
+    ``again[atom]`` tells whether an atom may be computed again by itself (``CutSpace.again``).
     """
 
     at: Numbers
@@ -58,6 +61,7 @@ class Nodes:
     atom: list[int]
     program: list[int]
     place: list[int]
+    again: tuple[tuple[bool, ...], ...]
 
     @property
     def longest(self) -> int:
@@ -74,19 +78,23 @@ class Nodes:
         at[first, first + 1 : stop + 1] = np.arange(len(some))
         rows = (self.atom, self.program, self.place)
         parent = [number.get(self.parent[node], -1) for node in some]
-        return Nodes(at, parent, *([row[node] for node in some] for row in rows))
+        return Nodes(at, parent, *([row[node] for node in some] for row in rows), again=self.again)
+
+    def choices(self, node: int) -> tuple[bool, ...]:
+        """Return whether the last atom of a node may be computed again by itself."""
+        return self.again[self.atom[node]]
 
     @staticmethod
     def of(word: Word, known: Programs, received: Numbers, lending: Lending) -> Nodes:
         """Make the tree of a word. Cost: the square of its atoms."""
-        total = len(word.of_atom)
-        found = Nodes(np.full((total + 1, total + 1), -1, dtype=np.int64), [], [], [], [])
+        total, again = len(word.of_atom), word.short_space.again(word.short)
+        found = Nodes(np.full((total + 1, total + 1), -1, dtype=np.int64), [], [], [], [], again)
         numbers: dict[tuple[object, ...], int] = {}
         for start, first in enumerate(word.of_atom):
             before: object = np.ascontiguousarray(received[:, word.short_space.places[first]]).tobytes()
             for stop, atom in enumerate(word.of_atom[start:], start + 1):
                 program = known.of(atom, first)
-                key = before, program, lending.of_atom[atom]
+                key = before, program, lending.of_atom[atom], again[atom]
                 if key not in numbers:
                     numbers[key] = len(found.parent)
                     found.parent.append(before if isinstance(before, int) else -1)
@@ -161,8 +169,8 @@ class AtomGrowth:
     nodes: Nodes
     lending: Lending
     word: Word
-    _factors: dict[tuple[int, int], tuple[Factor, Factor, Factor, tuple[int, ...]]] = field(default_factory=dict)
-    _steps: dict[tuple[int, int, Lies], _Step] = field(default_factory=dict)
+    _factors: dict[_Atom, tuple[Factor, Factor, Factor, tuple[int, ...]]] = field(default_factory=dict)
+    _steps: dict[tuple[_Atom, Lies], _Step] = field(default_factory=dict)
     _lies: dict[int, Lies] = field(default_factory=dict)
 
     def prices(self, deadline: Deadline) -> Numbers:
@@ -298,7 +306,7 @@ class AtomGrowth:
         program, parent = self.nodes.program[node], self.nodes.parent[node]
         outside = ((len(self.sums.ends) - 1,),) * self.sums.programs.all[program].width
         lies = self._lies[parent] if parent >= 0 else outside
-        key = program, self.lending.of_atom[self.nodes.atom[node]], lies
+        key = (program, self.lending.of_atom[self.nodes.atom[node]], self.nodes.choices(node)), lies
         if key not in self._steps:
             self._steps[key] = self._made(node, lies)
         self._lies[node] = self._steps[key].lies
@@ -324,14 +332,16 @@ class AtomGrowth:
         Those computed again are on the kinds on which it may be.
         """
         program, number = self.nodes.program[node], self.lending.of_atom[self.nodes.atom[node]]
-        if (key := (program, number)) not in self._factors:
+        if (key := (program, number, ways := self.nodes.choices(node))) not in self._factors:
             known, (some, priced) = self.sums.programs.all[program], self._reruns
             kept, live = of_atom(self.sums, known, np.arange(len(self.sums.tables.kinds)))
-            sums = kept.sums.copy()
-            again = replace(kept, sums=sums[..., some])
-            if len(some):
+            again = replace(kept, sums=np.full_like(kept.sums[..., some], NO_SUM))
+            if len(some) and True in ways:
                 again, _ = of_atom(self.sums, known, some, priced, self.stays(number, some))
-                sums[..., some] = np.minimum(sums[..., some], again.sums)
+            if len(some) and False not in ways:
+                kept.sums[..., some] = NO_SUM
+            sums = kept.sums.copy()
+            sums[..., some] = np.minimum(sums[..., some], again.sums)
             self._factors[key] = kept, replace(kept, sums=sums), again, live
         return self._factors[key]
 

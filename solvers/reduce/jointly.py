@@ -1,4 +1,4 @@
-"""Several instances that differ in their training alone, searched together: the one that promises least goes on.
+"""Several instances of one model and cluster, searched together: the one that promises least goes on.
 
 A plan of one is a value that plans of all others have to be below, so most are ruled out by a few questions. What
 no plan undercuts is the least bound of all.
@@ -68,8 +68,8 @@ class Jointly:
         most = max(longest_run_ns(one, one.training.micro_batches) for one in instances) + 1
         found = Jointly(limits, [_Part(one, lower_bound(one)) for one in instances], most, begun_by)
         if start is not None and start.objective is not None:
-            of = start.instance and start.instance.training
-            found.of = next(one for one in instances if one.training == of)
+            alike = (one for one in instances if start.instance and one.training == start.instance.training)
+            found.of = next(one for one in alike if start.plan is None or evaluate(one, start.plan).feasible)
             found.value, found.plan = start.objective, start.plan
         found.best = min(one for one in (found.value, limits.below, most) if one is not None)
         found._tell()

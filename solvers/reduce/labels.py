@@ -114,7 +114,7 @@ class StageLabels:
     _states: dict[int, tuple[Numbers, Numbers]] = field(default_factory=dict)
     _labels: dict[tuple[int, int], StageLabel | None] = field(default_factory=dict)
     _rests: dict[int, list[Numbers]] = field(default_factory=dict)
-    _tables: dict[tuple[int, int], tuple[Numbers, tuple[int, ...]]] = field(default_factory=dict)
+    _tables: dict[tuple[int, int, tuple[bool, ...]], tuple[Numbers, tuple[int, ...]]] = field(default_factory=dict)
 
     @staticmethod
     def of(cells: Cells, kind: int, prices: list[tuple[int, int]]) -> StageLabels:
@@ -223,15 +223,16 @@ class StageLabels:
 
     def _least(self, node: int) -> tuple[Numbers, tuple[int, ...]]:
         """Return ``[left ..., right ..., price]`` of an atom, kept or again as is less, and what is live then."""
-        key = self.growth.nodes.program[node], self.growth.lending.of_atom[self.growth.nodes.atom[node]]
+        nodes, ways = self.growth.nodes, self._choices(node)
+        key = nodes.program[node], self.growth.lending.of_atom[nodes.atom[node]], ways
         if key not in self._tables:
-            found = [self._traced(node, again=again) for again in self._choices()]
+            found = [self._traced(node, again=again) for again in ways]
             self._tables[key] = np.minimum.reduce([one.table for one in found]), tuple(found[0].atom.live)
         return self._tables[key]
 
-    def _choices(self) -> tuple[bool, ...]:
+    def _choices(self, node: int) -> tuple[bool, ...]:
         held = self.growth.sums.held
-        return (False, True) if held is not None and self.kind in held.recomputing else (False,)
+        return self.growth.nodes.choices(node) if held is not None and self.kind in held.recomputing else (False,)
 
     def _table(self, atom: AtomForms, found: Factor, width: int) -> Numbers:
         """Return ``[left ..., right ..., price]``; what is live at both ends lies in one way alone."""
@@ -269,7 +270,8 @@ class StageLabels:
 
     def _is_again(self, node: int, ends: tuple[int, ...], price: int) -> bool:
         """Tell whether an atom is computed again between these layouts."""
-        return bool(np.argmin([self._traced(node, again=one).table[(*ends, price)] for one in self._choices()]))
+        ways = self._choices(node)
+        return ways[np.argmin([self._traced(node, again=one).table[(*ends, price)] for one in ways])]
 
     def _atom(
         self, node: int, left: tuple[int, ...], right: tuple[int, ...], price: int, *, again: bool

@@ -3,7 +3,7 @@
 A *seat* is a number of devices from some place of the line on. Seats whose devices stand in alike servers in the
 same way have the same kinds of groups, one for each mode; so a cluster of alike servers has few seats that differ.
 Where all stages of a plan have equally many devices and replicas, as many devices with other numbers of replicas
-are another *size*, and no boundary joins two sizes.
+are another *size*, or in another mode where they have all of it in common; and no boundary joins two sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipecut.formulation.costs.times import activation_ns, cut_bytes, gradient_n
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group, line
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
-from pipecut.formulation.problem.modes import Mode, modes
+from pipecut.formulation.problem.modes import Mode, in_common, modes
 from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.reduce.sums import Numbers
@@ -29,7 +29,7 @@ from pipecut.solvers.reduce.sums import Numbers
 class SeatLine:
     """The seats of a cluster: ``seat[x, s]`` is that of ``sizes[s]`` devices from place x on, -1 if there is none.
 
-    ``replicas[s]`` is how many replicas a stage of such a size has, 0 where any number of them. ``groups[seat]``
+    ``common[s]`` is what of its mode each stage of such a size has (``modes.in_common``). ``groups[seat]``
     are its groups, one for each mode, ``of_class[seat]`` the devices that it has of each class of servers, and
     ``in_class`` those that there are. ``joint[x, s, t]`` is the number of the link between a stage of size s that
     ends before place x and one of size t that begins there (-1: none), ``crossing[link, place]`` what the tensors
@@ -37,7 +37,7 @@ class SeatLine:
     """
 
     sizes: tuple[int, ...]
-    replicas: tuple[int, ...]
+    common: tuple[object, ...]
     seat: Numbers
     groups: tuple[tuple[Group, ...], ...]
     of_class: Numbers
@@ -52,8 +52,9 @@ class SeatLine:
 
     def size_of(self, group: Group) -> int:
         """Return the number of a group's size."""
-        found = zip(self.sizes, self.replicas, strict=True)
-        return [*found].index((group.devices, group.replicas if any(self.replicas) else 0))
+        alike = zip(self.sizes, self.common, strict=True)
+        own = group.replicas, group.mode, None
+        return next(at for at, (n, one) in enumerate(alike) if n == group.devices and one in own)
 
     @staticmethod
     def of(instance: Instance, space: CutSpace) -> SeatLine:
@@ -62,32 +63,32 @@ class SeatLine:
         Of alike servers only places in the first one are looked at, all others are like one of them.
         """
         total, ways = instance.devices, ways_of(instance)
-        sizes, replicas = (tuple(key[at] for key in ways) for at in (0, 1))
+        sizes, common = tuple(n for n, _ in ways), tuple(one for _, one in ways)
         seat = np.full((total + 1, len(sizes)), -1, dtype=np.int64)
         classes, servers = server_classes(instance), line(instance)
-        known: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
+        known: dict[tuple[object, tuple[tuple[int, int], ...]], int] = {}
         groups: list[tuple[Group, ...]] = []
         most = instance.constraints.max_servers or len(instance.servers)
         period = _period(instance, classes)
         for x in range(period):
-            for s, ((n, many), allowed) in enumerate(ways.items()):
+            for s, ((n, one), allowed) in enumerate(ways.items()):
                 if x + n > total or servers[x + n - 1] - servers[x] >= most:
                     continue
                 counts = Group.on_line(instance, x, n).counts
-                key = many, tuple((classes[server], count) for server, count in counts)
+                key = one, tuple((classes[server], count) for server, count in counts)
                 if key not in known:
                     known[key] = len(groups)
                     groups.append(tuple(Group(counts, mode) for mode in allowed))
                 seat[x : total + 1 - n : period, s] = known[key]
         joint, links = _joints(instance, sizes, seat, period)
-        if any(replicas):
+        if instance.constraints.equal_stages:
             joint[:, ~np.eye(len(sizes), dtype=bool)] = len(links)
         of_class = np.zeros((len(groups), max(classes) + 1), dtype=np.int64)
         for row, (_, key) in zip(of_class, known, strict=True):
             np.add.at(row, [one for one, _ in key], [count for _, count in key])
         in_class = np.bincount([classes[server] for server in servers])
         crossing = _crossing(instance, space, links)
-        return SeatLine(sizes, replicas, seat, tuple(groups), of_class, in_class, joint, crossing)
+        return SeatLine(sizes, common, seat, tuple(groups), of_class, in_class, joint, crossing)
 
 
 def has_a_first_stage(instance: Instance) -> bool:
@@ -102,12 +103,12 @@ def sizes_of(instance: Instance) -> list[int]:
     return [n for n in range(1, instance.devices + 1) if not asked or n in asked]
 
 
-def ways_of(instance: Instance) -> Mapping[tuple[int, int], Sequence[Mode]]:
-    """Return the modes of sizes: numbers of devices, and of replicas where all stages have as many, else 0."""
-    found = defaultdict[tuple[int, int], list[Mode]](list)
+def ways_of(instance: Instance) -> Mapping[tuple[int, object], Sequence[Mode]]:
+    """Return the modes of sizes: numbers of devices, and what of their modes all stages have in common."""
+    found = defaultdict[tuple[int, object], list[Mode]](list)
     for n in sizes_of(instance):
         for mode in modes(instance, n):
-            found[n, mode.replicas if instance.constraints.equal_stages else 0].append(mode)
+            found[n, in_common(instance.constraints, mode)].append(mode)
     return found
 
 

@@ -59,13 +59,15 @@ def reason_against(instance: Instance, name: str = NAME) -> str | None:
         f"{name} knows executed steps without overlap": executed
         and Synchronisation.OVERLAPPED in (cost.synchronisation, cost.inside),
         f"{name} knows blocks that read from the one before them": not _reads_neighbours(instance),
+        f"{name} knows blocks that are free, or all computed again for memory": asked.recompute.by_blocks
+        and (asked.one_mode if asked.recompute is Recompute.BLOCKS else not asked.memory),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def _reads_neighbours(instance: Instance) -> bool:
     """Tell whether each tensor of a block is read by the next block alone, where blocks are computed again."""
-    if instance.constraints.recompute is not Recompute.BLOCKS or not instance.constraints.memory:
+    if not instance.constraints.recompute.by_blocks or not instance.constraints.memory:
         return True
     rows = [row for row in Reading.all(instance, CutSpace.of(instance)) if row.own != row.block]
     producers = [row.producer for row in rows]

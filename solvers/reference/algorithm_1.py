@@ -219,7 +219,7 @@ class StageTimes:
         TooLargeError before it takes too much memory; StoppedError after the deadline of the tables. Cost: O(kinds
         x layers**2 x 3**live) in numpy, and BYTES_A_SPAN of memory for each kind and span.
         """
-        places = list((space or CutSpace.everywhere(tables.instance)).places)
+        places = list(space.places) if space else [*range(len(tables.instance.layers) + 1)]
         kinds, total = len(tables.kinds), len(places) - 1
         check_size(kinds, total)
         sums = np.zeros((kinds, len(tables.instance.layers) + 1), dtype=np.int64)

@@ -26,16 +26,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipecut.formulation.costs.memory import capacity_bytes, stage_parts
 from pipecut.formulation.costs.tables import Tables
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER, Deadline, StoppedError, TooLargeError, in_time
 from pipecut.formulation.problem.constraints import Goal, Recompute
-from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.cuts import CutSpace, single_blocks
 from pipecut.formulation.problem.groups import Group, forms_on, line
 from pipecut.formulation.problem.instance import Instance
-from pipecut.formulation.problem.layers import FORMS, Layer, Split
+from pipecut.formulation.problem.layers import FORMS, Split
 from pipecut.formulation.problem.modes import ONE_COPY, modes
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.schedules.keeps import Keeps
@@ -62,13 +63,12 @@ def is_large(instance: Instance) -> bool:
     return len(instance.layers) * instance.devices >= LARGE
 
 
-def divided(instance: Instance, used: int, stages: int) -> Iterator[list[Group]]:
-    """Yield so many groups of nearly equal size of the first devices of the line, all in one mode."""
-    cuts = [index * used // stages for index in range(stages + 1)]
-    sizes = [stop - first for first, stop in itertools.pairwise(cuts)]
-    for mode in modes(instance, sizes[0]):
-        if all(mode in modes(instance, size) for size in set(sizes)):
-            yield [Group.on_line(instance, first, size, mode) for first, size in zip(cuts, sizes, strict=False)]
+def divided(instance: Instance, stops: Sequence[int]) -> Iterator[list[Group]]:
+    """Yield the groups between these places of the line, all in one mode."""
+    spans = [(first, stop - first) for first, stop in itertools.pairwise(stops)]
+    for mode in modes(instance, spans[0][1]):
+        if all(mode in modes(instance, size) for size in {size for _, size in spans}):
+            yield [Group.on_line(instance, first, size, mode) for first, size in spans]
 
 
 BALANCED, KEPT = 8, 4
@@ -81,10 +81,7 @@ def first_plan(tables: Tables) -> Plan | None:
     Cost: O(devices x layers) for each of some 40 thresholds.
     """
     instance = tables.instance
-    candidates = [_plan(instance, [0, len(instance.layers)])]
-    packed = _packed(tables)
-    if packed is not None:
-        candidates.append(_plan(instance, packed))
+    candidates = [_plan(instance, cuts) for cuts in ([0, len(instance.layers)], _packed(tables)) if cuts]
     kept = list(_priced(instance, candidates))
     if not kept or (is_large(instance) and instance.goals[0] in (Goal.ITERATION_TIME, Goal.STEP_TIME)):
         balanced = itertools.islice(balanced_plans(instance), BALANCED)
@@ -109,46 +106,34 @@ def _plan(instance: Instance, cuts: list[int]) -> Plan:
     return Plan(tuple(stages))
 
 
-def _packed(tables: Tables) -> list[int] | None:
-    """Return cut points 0 .. N of the best greedy packing, or None if the first device takes all anyway."""
-    classes = [tables.instance.class_index(server) for server in line(tables.instance)]
-    work = [
-        np.add(tables.instance.forward_ns[one], tables.instance.backward_ns[one]).astype(np.int64)
-        for one in range(len(tables.instance.device_classes))
-    ]
-    prefix = [np.concatenate([[0], np.cumsum(row)]) for row in work]
-    alone = [Group.on_line(tables.instance, at, 1) for at in range(tables.instance.devices)]
-    links = [Group.link_between(tables.instance, *pair) for pair in itertools.pairwise(alone)]
-    both = tables.activation + tables.gradient
-    crossing = [both[tables.links.index(link)] for link in links if link is not None] + [
-        np.zeros(len(prefix[0]), dtype=np.int64)
-    ]
-    low, high, best = 0, int(max(row[-1] for row in prefix)), None
+def _packed(tables: Tables) -> list[int]:
+    """Return cut points 0 .. N of the best greedy packing, none if the first device takes all anyway."""
+    instance = tables.instance
+    alone = [Group.on_line(instance, at, 1) for at in range(instance.devices)]
+    links = [Group.link_between(instance, *pair) for pair in itertools.pairwise(alone)]
+    # By device, what its link takes to the next at each place: behind the last device nothing.
+    both = np.pad(tables.activation + tables.gradient, ((0, 1), (0, 0)))
+    crossing = both[[*(tables.links.index(link) for link in links if link is not None), -1]]
+    work = np.add(instance.forward_ns, instance.backward_ns).astype(np.int64)
+    sums = np.pad(work.cumsum(axis=1), ((0, 0), (1, 0)))
+    rows = sums[[instance.class_index(server) for server in line(instance)]]
+    low, high, best = 0, int(rows[:, -1].max()), list[int]()
     while low < high:
         middle = (low + high) // 2
-        cuts = _pack([prefix[one] for one in classes], crossing, middle)
-        if cuts is None:
-            low = middle + 1
-        else:
-            high, best = middle, cuts
+        cuts = _pack(rows, crossing, middle)
+        low, high, best = (low, middle, cuts) if cuts else (middle + 1, high, best)
     return best
 
 
-def _pack(rows: list[np.ndarray], crossing: list[np.ndarray], threshold_ns: int) -> list[int] | None:
+def _pack(rows: NDArray[np.int64], crossing: NDArray[np.int64], threshold_ns: int) -> list[int]:
     """Fill device after device up to the threshold, ending each stage at the last cut that is cheap enough."""
-    total = len(crossing[0]) - 1
     cuts = [0]
     for row, boundary in zip(rows, crossing, strict=True):
-        cheap = np.flatnonzero(boundary <= threshold_ns)
-        furthest = int(np.searchsorted(row, row[cuts[-1]] + threshold_ns, side="right")) - 1
-        reachable = cheap[: np.searchsorted(cheap, furthest, side="right")]
-        cut = int(reachable[-1]) if len(reachable) else 0
-        if cut <= cuts[-1]:
-            return None
-        cuts.append(cut)
-        if cut == total:
-            return cuts
-    return None
+        furthest = np.searchsorted(row, row[cuts[-1]] + threshold_ns, side="right")
+        cuts.append(int(np.flatnonzero(boundary[:furthest] <= threshold_ns)[-1]))
+        if cuts[-1] == len(row) - 1 or cuts[-1] <= cuts[-2]:
+            return cuts if cuts[-1] > cuts[-2] else []
+    return []
 
 
 def fitting_plans(instance: Instance, *, thorough: bool = False, deadline: Deadline = NEVER) -> Iterator[Plan]:
@@ -162,9 +147,10 @@ def fitting_plans(instance: Instance, *, thorough: bool = False, deadline: Deadl
     yield from balanced_plans(instance, deadline)
     for used in (1, *ends) if thorough else ends[-1:]:
         for stages in range(1, min(used, len(instance.layers)) + 1):
-            for groups, form in itertools.product(divided(instance, used, stages), FORMS):
-                blocks = instance.constraints.recompute is Recompute.BLOCKS and not groups[0].mode.recompute
-                for again in (False, True)[: 1 + blocks]:
+            stops = [index * used // stages for index in range(stages + 1)]
+            for groups, form in itertools.product(divided(instance, stops), FORMS):
+                ways = {Recompute.EVERY_BLOCK: (True,), Recompute.BLOCKS: (False, True)}
+                for again in ways.get(instance.constraints.recompute, (False,)):
                     plan = _filled(instance, groups, form, deadline, again=again)
                     if plan is not None:
                         yield plan
@@ -181,7 +167,7 @@ def _filled(
 
     def made(span: Span, group: Group, forms: Forms) -> Stage:
         stage = Stage(span, group, forms[span.first : span.stop])
-        return replace(stage, again=space.blocks(span)) if again else stage
+        return replace(stage, again=single_blocks(instance, span, group.mode)) if again else stage
 
     places, at = space.places, 0
     stages: list[Stage] = []
@@ -211,8 +197,8 @@ def _fits(instance: Instance, stage: Stage, index: int, stages: int) -> bool:
     return held.total <= capacity_bytes(instance, stage.group)
 
 
-def _in_form(instance: Instance, group: Group, form: int) -> Forms:
-    """Return the forms of all layers: this one where a layer may have it, else its first one."""
+def _in_form(instance: Instance, group: Group, form: int = -1) -> Forms:
+    """Return the forms of all layers: this one where a layer may have it, else its first one, as by default."""
     choices = (
         FORMS[:1] if row.split is Split.FOLLOW else forms_on(row, group) or row.allowed_forms
         for row in instance.layers
@@ -246,9 +232,8 @@ def simple_plan(
 
 
 def _in_turn(*kinds: Iterator[Plan]) -> Iterator[Plan]:
-    """Yield one of each kind after another, until there are no more."""
-    for row in itertools.zip_longest(*kinds):
-        yield from (plan for plan in row if plan is not None)
+    """Return one of each kind after another, until there are no more."""
+    return (plan for row in itertools.zip_longest(*kinds) for plan in row if plan is not None)
 
 
 def simple_plans(instance: Instance) -> Iterator[Plan]:
@@ -259,10 +244,11 @@ def simple_plans(instance: Instance) -> Iterator[Plan]:
     for stops in parts:
         cuts = even_cuts(instance, len(stops))
         if len(cuts) == len(stops) + 1:
-            for groups in _ways(instance, [0, *stops]):
-                spans = (Span(first, stop) for first, stop in itertools.pairwise(cuts))
-                pairs = zip(spans, groups, strict=True)
-                yield Plan(tuple(Stage(span, group, _forms(instance, span, group)) for span, group in pairs))
+            for groups in divided(instance, [0, *stops]):
+                rows = ((Span(*ends), one) for ends, one in zip(itertools.pairwise(cuts), groups, strict=True))
+                yield Plan(
+                    tuple(Stage(row, one, _in_form(instance, one)[row.first : row.stop]) for row, one in rows)
+                )
 
 
 def even_cuts(instance: Instance, stages: int) -> list[int]:
@@ -280,23 +266,3 @@ def even_cuts(instance: Instance, stages: int) -> list[int]:
         cuts.append(places[at])
         at += 1
     return [*cuts, len(work)]
-
-
-def _ways(instance: Instance, stops: Sequence[int]) -> Iterator[list[Group]]:
-    """Yield the groups between the stops of the line, all in their first, second, ... way of working together."""
-    spans = [(first, stop - first) for first, stop in itertools.pairwise(stops)]
-    ways = {size: modes(instance, size) for _, size in spans}
-    if not all(ways.values()):
-        return
-    for at in range(max(len(row) for row in ways.values())):
-        yield [
-            Group.on_line(instance, first, size, ways[size][min(at, len(ways[size]) - 1)]) for first, size in spans
-        ]
-
-
-def _forms(instance: Instance, span: Span, group: Group) -> tuple[int, ...]:
-    return tuple(_form(row, group) for row in instance.layers[span.first : span.stop])
-
-
-def _form(layer: Layer, group: Group) -> int:
-    return FORMS[0] if layer.split is Split.FOLLOW else (forms_on(layer, group) or layer.allowed_forms)[0]

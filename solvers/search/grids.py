@@ -270,7 +270,8 @@ class _Choice:
         if not found:
             return
         tables = self._tables((key[0], mode) for key in found for mode in (*plain[key], *lean[key]))
-        for (key, own), again in itertools.product(lean.items(), (False, True)):
+        told = self.short.constraints.recompute is Recompute.EVERY_BLOCK
+        for (key, own), again in itertools.product(lean.items(), (False, True)[told:]):
             row, blocks = key[0], again and self._in_blocks
             some = [mode for mode in own if bool(mode.recompute) is again]
             if some or blocks:
@@ -323,7 +324,7 @@ class _Choice:
 
     @property
     def _in_blocks(self) -> bool:
-        return self.short.constraints.recompute is Recompute.BLOCKS
+        return self.short.constraints.recompute.by_blocks
 
     def samples(self, row: _Row, degree: int) -> tuple[int, ...]:
         """Return how many samples the fullest replica has, and of it the fullest device; or the whole stage."""

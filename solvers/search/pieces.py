@@ -19,6 +19,7 @@ from pipecut.formulation.costs.bulk.lent import Reading
 from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import build_tables
 from pipecut.formulation.limits import Deadline
+from pipecut.formulation.problem.constraints import Recompute
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import ALL_BUT_NAME, FORBIDDEN, Instance
@@ -52,8 +53,9 @@ class Pieces:
     """The pieces of a model: of a class of atoms one for each reach of a stage before it that makes a difference.
 
     ``layers`` are (piece, layer, layer that it lies as or -1, whether it copies weights), ``edges`` (piece, edge),
-    ``reads`` (piece, layer of another atom, bytes that stay if the reader is computed again, and if that layer is
-    alone), all of the short model; ``several[p]`` tells whether the atom stands more than once, or none does.
+    ``reads`` (piece, number of what it reads of another atom: ``read_of``), all of the short model. Grids compute
+    an atom again if ``repeats`` says so of it: if it is named, or, where none is, if it stands more than once, or
+    none does; ``several[p]`` says so of a piece.
     Cost: linear in layers and edges, and in pieces times the layers of an atom.
     """
 
@@ -61,27 +63,29 @@ class Pieces:
         self.model, self.ends = model, list(CutSpace.of(model.whole).atoms())
         self.own, short, whole = list(CutSpace.of(model.short).atoms()), model.short, model.whole
         self.layers, self.edges, self.several = list[list[int]](), list[list[int]](), list[bool]()
-        self.reads = list[tuple[int, int, int, int]]()
+        self.reads = list[tuple[int, int]]()
         rows = [tuple(map(ALL_BUT_NAME, short.layers[a:b])) for a, b in self.own]
         times = Counter(rows)
         self.repeats = [len(times) == len(rows) or times[row] > 1 for row in rows]
-        readings = [row for row in Reading.all(short, CutSpace.of(short)) if row.block != row.own]
+        if short.demands.recompute_layers or short.constraints.recompute is Recompute.EVERY_BLOCK:
+            self.repeats = [True in ways for ways in CutSpace.of(short).again(short)]
+        readings = [*enumerate(read_of(short))]
         into = [[whole.form_edges[one].source for one in row] for row in _into(whole)]
         self._into = _into(short)
         self._first, self._far, self._rows = list[int](), list[list[int]](), dict[int, NDArray[np.intp]]()
         known: dict[tuple[int, Looks], int] = {}
         for (first, stop), atom in zip(self.ends, model.of_atom, strict=True):
-            own = [row for row in readings if row.block == atom]
+            own = [(number, row) for number, row in readings if row.block == atom]
             looks = _looks(whole, first, stop, into)
             far = {one for row in looks for one in row if one}
-            self._far.append(sorted(far | {self.own[atom][0] - row.producer for row in own}))
+            self._far.append(sorted(far | {self.own[atom][0] - row.producer for _, row in own}))
             if (atom, looks) not in known:
                 known[atom, looks] = len(self.several)
                 for limit in (0, *self._far[-1]):
                     self._write(atom, looks, limit, own)
             self._first.append(known[atom, looks])
 
-    def _write(self, atom: int, looks: Looks, limit: int, readings: list[Reading]) -> None:
+    def _write(self, atom: int, looks: Looks, limit: int, readings: list[tuple[int, Reading]]) -> None:
         """Write down a piece: an atom in a stage that has so many layers before it."""
         short, piece, (first, stop) = self.model.short, len(self.several), self.own[atom]
         lies, edges, copies = looks
@@ -90,11 +94,7 @@ class Pieces:
             self.layers.append([piece, at, -1 if far > limit or source is None else source, copied > limit])
         own = (number for at in range(first, stop) for number in self._into[at])
         self.edges += [[piece, number] for number, far in zip(own, edges, strict=True) if far <= limit]
-        self.reads += [
-            (piece, row.producer, row.again_bytes, row.kept_bytes)
-            for row in readings
-            if first - row.producer <= limit
-        ]
+        self.reads += [(piece, number) for number, row in readings if first - row.producer <= limit]
         self.several.append(self.repeats[atom])
 
     def of(self, first: int) -> NDArray[np.intp]:
@@ -147,10 +147,11 @@ class PieceTables:
         )
         # What stays of a tensor for one reader or another may be less than all that they need.
         atom_of = [at for at, (first, stop) in enumerate(pieces.own) for _ in range(first, stop)]
-        self._stays = [
-            (piece, at, again if pieces.several[piece] else kept * pieces.repeats[atom_of[at]])
-            for piece, at, again, kept in pieces.reads
-        ]
+        rows, self._stays = read_of(short), list[tuple[int, int, int]]()
+        for piece, number in pieces.reads:
+            at, kept = rows[number].producer, rows[number].kept_bytes
+            size = rows[number].again_bytes if pieces.several[piece] else kept * pieces.repeats[atom_of[at]]
+            self._stays.append((piece, at, size))
         sizes = [0] * len(short.layers)
         for _, at, size in self._stays:
             sizes[at] = max(sizes[at], size)
@@ -223,6 +224,11 @@ class PieceTables:
             copy = self.tables.instance.copies[layer := int(self._layers[1, at])]
             if copy is not None:
                 yield int(at), (copy.earlier, layer)
+
+
+def read_of(instance: Instance) -> list[Reading]:
+    """Return what atoms read of others, of an instance or of one that differs in its training alone."""
+    return [row for row in Reading.all(instance, CutSpace.of(instance)) if row.block != row.own]
 
 
 def _into(instance: Instance) -> list[list[int]]:

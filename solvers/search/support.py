@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import wraps
 
 from pipecut.formulation.limits import TooLargeError
-from pipecut.formulation.problem.constraints import Goal, Recompute
+from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 
 
@@ -90,7 +90,7 @@ def of_memory_by_slot(name: str, instance: Instance) -> Support:
             reason=f"{name} needs the number of stages to be said under {training.schedule}:"
             " constraints.stages, at_least and at_most alike"
         )
-    if instance.constraints.recompute is Recompute.BLOCKS:
+    if instance.constraints.recompute.by_blocks:
         return Support(
             reason=f"{name} lets one block that is computed again make way for the next, and under"
             f" {training.schedule} all wait for the gradients of weights: write constraints.recompute: allowed"
@@ -100,7 +100,7 @@ def of_memory_by_slot(name: str, instance: Instance) -> Support:
 
 def of_whole_stages(name: str, instance: Instance) -> Support:
     """Answer for a method whose stages compute everything again or nothing: it takes no choice of blocks."""
-    if instance.constraints.recompute is not Recompute.BLOCKS:
+    if not instance.constraints.recompute.by_blocks:
         return Support()
     return Support(
         reason=f"{name} computes whole stages again, or nothing, and constraints.recompute is 'blocks': write"

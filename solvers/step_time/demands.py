@@ -16,6 +16,7 @@ import numpy as np
 from pipecut.formulation.costs.tables import Tables
 from pipecut.formulation.problem.constraints import Goal, Placement
 from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import in_common
 from pipecut.solvers.dynamic.states.solver import unseen_by_states
 from pipecut.solvers.dynamic.states.states import Numbers, StateSpace
 from pipecut.solvers.dynamic.tables.demanded import is_seen
@@ -56,8 +57,9 @@ def demanded_spaces(space: StateSpace, tables: Tables) -> list[StateSpace]:
     space = _afforded(space, tables.instance)
     if not tables.instance.constraints.equal_stages:
         return [space]
-    alike = [(kind.devices, kind.replicas) for kind in tables.kinds]
-    return [_of_kinds(space, {at for at, one in enumerate(alike) if one == size}) for size in sorted(set(alike))]
+    alike = [(kind.devices, in_common(tables.instance.constraints, kind.mode)) for kind in tables.kinds]
+    every = dict.fromkeys(alike)
+    return [_of_kinds(space, {at for at, one in enumerate(alike) if one == size}) for size in every]
 
 
 def _left(instance: Instance) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from pipecut.exchange.exports import Export, Source, exported_plan
 from pipecut.exchange.whole_blocks import TargetError
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.outcome import Limits
+from pipecut.formulation.outcome import Limits, Outcome
 from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute, Sharded
+from pipecut.formulation.problem.demands import with_memory
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Axis, Layer, LayerGraph, Split
@@ -31,6 +32,7 @@ from pipecut.formulation.problem.precision import Precision
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.ingest.graphs.cut_places import cut_for, divided_by
+from pipecut.ingest.graphs.runtimes import RUNTIMES
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers.auto.solve import plan as best
 from pipecut.solvers.catalogue import AUTO
@@ -297,7 +299,11 @@ def test_every_export_is_read_back_and_priced(data: st.DataObject) -> None:
 @given(data=st.data())
 def test_what_is_planned_for_a_program_is_what_it_runs(data: st.DataObject) -> None:
     drawn, runtime = data.draw(instances(open_forms=False)), data.draw(st.sampled_from(TARGETS))
-    limits = replace(drawn.constraints, equal_stages=True, equal_samples=True)
+    limits = replace(drawn.constraints, equal_stages=True, one_mode=True, memory=data.draw(st.booleans()))
+    if data.draw(st.booleans()):
+        told: Any = RUNTIMES[runtime].narrowed({"sharded": (), "recompute": (), "splits": ()})
+        divided, splits = tuple(told["sharded"]), tuple(told["splits"])
+        limits = replace(limits, recompute=told["recompute"], sharded=divided, splits=splits)
     model = LayerGraph.of(cut_for(drawn.layer_graph, runtime))
     try:
         instance = divided_by(replace(drawn, model=model, constraints=limits), runtime)
@@ -307,8 +313,23 @@ def test_what_is_planned_for_a_program_is_what_it_runs(data: st.DataObject) -> N
     outcome = best(instance, Limits(time_limit_s=5.0), AUTO)
     if outcome.plan is None:
         return
+    _runs_as_planned(instance, outcome, runtime)
+    # With less memory than that takes, blocks are computed again, or states divided.
+    most = max(one.memory_bytes for one in evaluate(instance, outcome.plan).stages)
+    tight = with_memory(instance.cluster.servers, [most * data.draw(st.integers(40, 80)) // 100 or 1] * 4)
+    limits = replace(instance.constraints, memory=True)
+    instance = replace(instance, cluster=replace(instance.cluster, servers=tight), constraints=limits)
+    outcome = best(instance, Limits(time_limit_s=2.0), AUTO)
+    if outcome.plan is not None:
+        _runs_as_planned(instance, outcome, runtime)
+
+
+def _runs_as_planned(instance: Instance, outcome: Outcome, runtime: str) -> None:
+    """Hold what is written of a plan for a program against the plan."""
+    assert outcome.plan is not None
     found = exported_plan(instance, outcome.plan, runtime, SOURCE)
     assert found.otherwise == 0 and found.priced.objective == found.planned.objective == outcome.objective
+    assert not found.priced.violations
     check(instance, outcome.plan, runtime, found)
 
 

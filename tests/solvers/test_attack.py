@@ -106,7 +106,11 @@ def test_the_best_plan_may_stand_on_devices_that_other_micro_batches_do_not_fill
     """Two replicas share no single sample; what is claimed of such micro-batches is attacked around that plan."""
     instance = some_blocks()
     asked = replace(
-        instance.constraints, tensor_parallel_degrees=(1,), devices_per_stage=(1, 2), equal_samples=True
+        instance.constraints,
+        tensor_parallel_degrees=(1,),
+        devices_per_stage=(1, 2),
+        equal_stages=True,
+        one_mode=True,
     )
     instance = replace(instance, constraints=asked)
     found = exhaustive.solve(instance, accept=lambda plan: len(plan) == 1)

@@ -75,7 +75,10 @@ def test_no_floor_counts_on_a_form_that_a_layer_may_not_take() -> None:
     training = Training(1, optimizer_bytes_per_parameter=0, schedule=Schedule.GPIPE)
     instance = limited(instance_of(chain(COPIED, [0]), mesh(2), PLAIN, training), 300, Schedule.GPIPE)
     tables = build_tables(instance, tuple(one for one in Group.possible(instance) if one.devices == 2))
-    limits, atoms = StageLimits(StageTimes.of(tables)), atom_tables(tables, CutSpace.everywhere(instance))
+    limits, atoms = (
+        StageLimits(StageTimes.of(tables)),
+        atom_tables(tables, CutSpace((*range(len(instance.layers) + 1),))),
+    )
     assert limits.ends(0, FORBIDDEN)[0].tolist() == [1, 2, 2]
     assert furthest(floors(tables), 0, 0, FORBIDDEN).tolist() == [1, 2, 2]
     assert atoms.least is not None and atoms.least.by_version[0].tolist() == [[100] * 3] * 2

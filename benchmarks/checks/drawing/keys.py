@@ -254,8 +254,9 @@ def _runs(at: Drawing) -> bool:
 
 def _recompute(at: Drawing) -> object:
     if _runs(at):
-        return at.choice.choice(["never", "always"])
-    return at.choice.choice(["never", "allowed", "always", "blocks", "blocks", _globs()(at)])
+        whole = at.open[0]["model"]["runtime"] == "deepspeed"
+        return at.choice.choice(["never", "allowed", "always"] if whole else ["never", "blocks", "every_block"])
+    return at.choice.choice(["never", "allowed", "always", "blocks", "blocks", "every_block", _globs()(at)])
 
 
 def _unless_runtime(rule: Rule) -> Rule:
@@ -263,6 +264,9 @@ def _unless_runtime(rule: Rule) -> Rule:
 
 
 def _sharded(at: Drawing) -> object:
+    if _runs(at):
+        divided = {"torchtitan": ["gradients", "weights"]}.get(at.open[0]["model"]["runtime"], ["optimizer"])
+        return at.choice.choice([["none"], divided, ["none", *divided]])
     return at.choice.choice(
         [
             ["none", "weights"],
@@ -384,7 +388,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "objective": sometimes(_objective, 0.8),
         "constraints.memory": sometimes(_memory, 0.7),
         "constraints.recompute": sometimes(_recompute),
-        "constraints.sharded": sometimes(_unless_runtime(_sharded)),
+        "constraints.sharded": sometimes(_sharded),
         "constraints.optimizer_on_host": sometimes(_unless_runtime(one_of("never", "allowed", "always"))),
         "constraints.tensor_parallel_degrees": _degrees,
         "constraints.splits": lambda at: _splits(at) if at.chance(_often(at)) else LEFT_OUT,

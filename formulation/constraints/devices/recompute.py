@@ -1,7 +1,8 @@
 """``recompute``: whether stages drop activations and compute them again. A part of rule 2 (``devices``).
 
 Where a scenario lists layers, a stage may keep everything, compute these layers again, or all. With ``blocks``
-it may also do so for some of its blocks, each by itself: what lies between two neighbouring places to cut.
+it may also do so for some of its blocks, each by itself: what lies between two neighbouring places to cut. With
+``every_block`` it has to for each.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 class Recomputation(Constraint):
     """Whether stages may, must or must not recompute their activations; ``recompute_layers`` may also do so alone.
 
-    Raises ValueError where layers are named and stages may not choose.
+    Where blocks do so by themselves, those whose layers are all named do, and no whole stage. Raises ValueError
+    where layers are named and stages may not choose.
     """
 
     rule, rank, asked = "devices", 30, True
@@ -32,7 +34,7 @@ class Recomputation(Constraint):
         "recompute",
         (Recompute, Listed(Written.GLOB, 1)),
         "whether stages may drop activations and compute them again; blocks: also those of single blocks; a list"
-        " of layers: all, none, or these",
+        " of layers: all, none, or these; every_block: each of them, by itself",
         Recompute.NEVER,
     )
 
@@ -40,7 +42,7 @@ class Recomputation(Constraint):
     recompute_layers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.recompute_layers and self.recompute is not Recompute.ALLOWED:
+        if self.recompute_layers and self.recompute in (Recompute.NEVER, Recompute.ALWAYS):
             raise ValueError(
                 f"recompute_layers names layers and recompute is '{self.recompute}', expected 'allowed': a stage"
                 " may then compute these layers again, all, or none"
@@ -61,29 +63,24 @@ class Recomputation(Constraint):
     @property
     def limits(self) -> bool:
         """Never is what solvers that do not know of it do."""
-        return self.recompute is Recompute.ALWAYS
+        return self.recompute in (Recompute.ALWAYS, Recompute.EVERY_BLOCK)
 
     def check_stage(self, instance: Instance, index: int, group: Group) -> Iterator[Violation]:
         """Yield a stage that does what is not allowed, or not what is asked for."""
         again = group.mode.recompute
-        if again == NAMED and not self.recompute_layers:
-            message = f"stage {index} recomputes named layers, constraints.recompute is '{self.recompute}'"
-            message += " and names none: list them there"
-        elif self.recompute is (Recompute.NEVER if again else Recompute.ALWAYS):
-            does = "recomputes" if again else "keeps all activations"
-            message = f"stage {index} {does}, constraints.recompute is '{self.recompute}'"
-        else:
+        if again in self.recompute.of_stages(named=bool(self.recompute_layers)):
             return
+        does = {NAMED: "recomputes named layers", True: "recomputes", False: "keeps all activations"}[again]
+        message = f"stage {index} {does}, constraints.recompute is '{self.recompute}'"
+        message += " and names none: list them there" * (again == NAMED)
         yield Violation("devices", f"stage {index}", int(bool(again)), int(not again), "", message)
 
     def loosenings(self, instance: Instance) -> Iterator[Limit]:
         """Yield it where another choice could help."""
         if self._binds(instance):
             never = self.recompute is Recompute.NEVER
-            words = (
-                f"stages {'keep all activations for the backward pass' if never else 'recompute all activations'}"
-            )
-            yield Limit("constraints.recompute", words, "recompute", remedy=self._allow)
+            does = "keep all activations for the backward pass" if never else "recompute all activations"
+            yield Limit("constraints.recompute", f"stages {does}", "recompute", remedy=self._allow)
 
     def _binds(self, instance: Instance) -> bool:
         """Recomputing takes less memory, keeping activations less time."""
@@ -93,8 +90,7 @@ class Recomputation(Constraint):
         return self.limits and bool(judged & {Goal.BOTTLENECK, Goal.ITERATION_TIME})
 
     def _allow(self, plan: Plan) -> str:
-        never = self.recompute is Recompute.NEVER
-        gained = "drop activations and compute them again" if never else "keep their activations"
+        gained = "keep their activations" if self.limits else "drop activations and compute them again"
         return f"set constraints.recompute to allowed: stages may then {gained}"
 
     def without(self, gone: Collection[tuple[str, int | str]], instance: Instance) -> Mapping[str, Any]:

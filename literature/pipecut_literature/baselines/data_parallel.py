@@ -9,10 +9,11 @@ from pipecut.formulation.costs.tables import build_tables
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Outcome, Proof
 from pipecut.formulation.problem.groups import Group
-from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers.reference.algorithm_1 import best_forms
 from pipecut.solvers.search.support import blind_to
+from pipecut_literature.common.one_stage import with_layers
 
 NAME = "data_parallel"
 

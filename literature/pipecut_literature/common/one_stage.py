@@ -14,7 +14,7 @@ from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER, Deadline, in_time
 from pipecut.formulation.outcome import Outcome, Proof
 from pipecut.formulation.problem.groups import Group
-from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FORMS, FormEdge, Layer
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.units import ceil_fraction
@@ -28,6 +28,15 @@ InsideCosts = Sequence[Sequence[int]]
 """By layer and form: what the layer costs by itself, as the planner sees it."""
 BetweenCosts = Sequence[Sequence[Sequence[int]]]
 """By form edge, form of its source and form of its consumer: what the change of layout costs."""
+
+
+def with_layers(instance: Instance, layers: Sequence[Layer]) -> Instance:
+    """Return the instance with other rows for its layers: a planner that knows fewer forms leaves some out.
+
+    Without splits along further axes, which add forms to those of the rows.
+    """
+    alone = replace(instance.constraints, splits=())
+    return replace(instance, model=replace(instance.model, layers=tuple(layers)), constraints=alone)
 
 
 def tables_of(instance: Instance, rows: tuple[Layer, ...]) -> Tables:

@@ -33,12 +33,12 @@ from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import Deadline
 from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
 from pipecut.formulation.problem.groups import Group, line
-from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.solvers.reference.algorithm_1 import best_forms
 from pipecut.solvers.search.stoppable import stoppable
 from pipecut.solvers.search.support import blind_to
-from pipecut_literature.common.one_stage import prefer
+from pipecut_literature.common.one_stage import prefer, with_layers
 from pipecut_literature.hetpipe.partition import Partition, best_partition, partition
 
 NAME = "hetpipe"

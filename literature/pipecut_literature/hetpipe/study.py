@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.units import NS_PER_SECOND
 from pipecut.ingest.errors import ModelError
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.ingest.scenario.shipped import SHIPPED
 from pipecut.solvers.reference import algorithm_2 as pipepar
+from pipecut_literature.common.one_stage import with_layers
 from pipecut_literature.hetpipe.model import (
     calibrated,
     horovod,

@@ -41,14 +41,14 @@ def transformer_layers(shape: TransformerShape) -> nx.DiGraph:
     width, words = shape.sequence * shape.hidden, shape.sequence * shape.vocabulary
     table = shape.vocabulary * shape.hidden
     ends = Work((), 2, 3 * width, 8 * width)  # gather, add the position, drop out
-    layers = [_layer("embedding", Split.MATRIX, (shape.sequence, width), ends, weights=table, kept=width)]
+    layers = [layer("embedding", Split.MATRIX, (shape.sequence, width), ends, weights=table, kept=width)]
     for at in range(shape.layers):
         layers += _block(f"block.{at}", shape)
     layers.append(_norm("norm", shape))
     head = Product(shape.sequence, shape.hidden, shape.vocabulary, 1, True, 2 * width, 2 * words)
-    layers.append(_layer("head", Split.MATRIX, (width, words), Work((head,)), macs=head.macs, kept=2 * width))
+    layers.append(layer("head", Split.MATRIX, (width, words), Work((head,)), kept=2 * width))
     read, written = (ELEMENT_BYTES * words * one for one in LOGITS)
-    loss = _layer(
+    loss = layer(
         "loss",
         Split.JOIN,
         (words, shape.sequence),
@@ -64,40 +64,29 @@ def transformer_layers(shape: TransformerShape) -> nx.DiGraph:
     return graph
 
 
-def _layer(
+def layer(
     name: str,
     split: Split,
     sizes: tuple[int, int],
     work: Work,
     *,
     weights: int = 0,
-    macs: int = 0,
+    kept: int = 0,
     forms: tuple[int, ...] = FORMS,
-    kept: int,
     across: Across | None = None,
 ) -> Layer:
     """Return a layer of so many numbers taken and made, and of weights; ``kept`` are bytes."""
-    taken, made = sizes
-    return Layer(
-        name=name,
-        operator=name.rsplit(".", 1)[-1],
-        split=split,
-        parameter_bytes=ELEMENT_BYTES * weights,
-        input_bytes=ELEMENT_BYTES * taken,
-        output_bytes=ELEMENT_BYTES * made,
-        stash_bytes=kept,
-        macs=macs,
-        torchstat_flops=macs,
-        allowed_forms=forms,
-        work=work,
-        across=across,
-    )
+    taken, made = (ELEMENT_BYTES * size for size in sizes)
+    macs = sum(one.macs for one in work.products)
+    parameters = ELEMENT_BYTES * weights
+    operator = name.rsplit(".", 1)[-1]
+    return Layer(name, operator, split, parameters, taken, made, kept, macs, macs, forms, work=work, across=across)
 
 
 def _norm(name: str, shape: TransformerShape) -> Layer:
     width = shape.sequence * shape.hidden
     work = Work((), 1, ELEMENT_BYTES * width, ELEMENT_BYTES * width)
-    return _layer(name, Split.FOLLOW, (width, width), work, weights=2 * shape.hidden, kept=2 * width)
+    return layer(name, Split.FOLLOW, (width, width), work, weights=2 * shape.hidden, kept=2 * width)
 
 
 def _matrix(name: str, shape: TransformerShape, inner: int, columns: int) -> Layer:
@@ -105,16 +94,14 @@ def _matrix(name: str, shape: TransformerShape, inner: int, columns: int) -> Lay
     taken, made = shape.sequence * inner, shape.sequence * columns
     product = Product(shape.sequence, inner, columns, 1, True, ELEMENT_BYTES * taken, ELEMENT_BYTES * made)
     weights = (inner + 1) * columns
-    return _layer(
-        name, Split.MATRIX, (taken, made), Work((product,)), weights=weights, macs=product.macs, kept=2 * taken
-    )
+    return layer(name, Split.MATRIX, (taken, made), Work((product,)), weights=weights, kept=2 * taken)
 
 
 def _shortcut(name: str, shape: TransformerShape) -> Layer:
     """Dropout and shortcut: two tensors in, one and a mask out."""
     width = shape.sequence * shape.hidden
     work = Work((), 1, 2 * ELEMENT_BYTES * width, ELEMENT_BYTES * width + width)
-    return _layer(name, Split.JOIN, (width, width), work, forms=ROWS_OR_WHOLE, kept=width)
+    return layer(name, Split.JOIN, (width, width), work, forms=ROWS_OR_WHOLE, kept=width)
 
 
 def _core(name: str, shape: TransformerShape) -> Layer:
@@ -136,9 +123,7 @@ def _core(name: str, shape: TransformerShape) -> Layer:
     work = Work((scores, values), 2, 2 * ELEMENT_BYTES * pairs, 2 * ELEMENT_BYTES * pairs + pairs)
     kept = 2 * 3 * width + (2 + 1 + 2) * pairs
     heads = Across(Axis.CONTEXT, pieces=shape.heads, sent_bytes=2 * ELEMENT_BYTES * width)
-    return _layer(
-        name, Split.JOIN, (3 * width, width), work, macs=scores.macs + values.macs, kept=kept, across=heads
-    )
+    return layer(name, Split.JOIN, (3 * width, width), work, kept=kept, across=heads)
 
 
 def _block(name: str, shape: TransformerShape) -> list[Layer]:
@@ -153,7 +138,7 @@ def _block(name: str, shape: TransformerShape) -> list[Layer]:
         _shortcut(f"{name}.add1", shape),
         _norm(f"{name}.norm2", shape),
         _matrix(f"{name}.fc1", shape, hidden, inner),
-        _layer(f"{name}.gelu", Split.FOLLOW, sizes, Work((), 1, wide, wide), kept=wide),
+        layer(f"{name}.gelu", Split.FOLLOW, sizes, Work((), 1, wide, wide), kept=wide),
         _matrix(f"{name}.fc2", shape, inner, hidden),
         _shortcut(f"{name}.add2", shape),
     ]

@@ -19,11 +19,11 @@ from pipecut.formulation.predictor.roofline import Product, Work
 from pipecut.formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
 from pipecut_literature.megatron.layers import (
     ELEMENT_BYTES,
-    FORMS,
     LOGIT_BYTES,
     LOGITS,
     ROWS_OR_WHOLE,
     SUMMED_BYTES,
+    layer,
 )
 
 BLOCK = 10
@@ -64,7 +64,7 @@ def llama_layers(shape: LlamaShape) -> nx.DiGraph:
     width, words = shape.sequence * shape.hidden, shape.sequence * shape.vocabulary
     table = shape.vocabulary * shape.hidden
     gather = Work((), 1, 2 * width, 2 * width)
-    layers = [_layer("embedding", Split.MATRIX, (shape.sequence, width), gather, weights=table)]
+    layers = [layer("embedding", Split.MATRIX, (shape.sequence, width), gather, weights=table)]
     for at in range(shape.layers):
         layers += _block(f"block.{at}", shape)
     layers.append(_norm("norm", shape))
@@ -73,7 +73,7 @@ def llama_layers(shape: LlamaShape) -> nx.DiGraph:
     loss, taken = Work((), 2, read, written), (words, shape.sequence)
     parts = Across(Axis.VOCABULARY, sent_bytes=SUMMED_BYTES * shape.sequence)
     kept = LOGIT_BYTES * words
-    layers.append(_layer("loss", Split.JOIN, taken, loss, kept=kept, forms=ROWS_OR_WHOLE, across=parts))
+    layers.append(layer("loss", Split.JOIN, taken, loss, kept=kept, forms=ROWS_OR_WHOLE, across=parts))
     names, sizes = [layer.name for layer in layers], {layer.name: layer.output_bytes for layer in layers}
     pairs = list(itertools.pairwise(names))
     for at in range(shape.layers):
@@ -84,36 +84,17 @@ def llama_layers(shape: LlamaShape) -> nx.DiGraph:
     return layer_graph("llama", layers, edges, ELEMENT_BYTES)
 
 
-def _layer(
-    name: str,
-    split: Split,
-    sizes: tuple[int, int],
-    work: Work,
-    *,
-    weights: int = 0,
-    kept: int = 0,
-    forms: tuple[int, ...] = FORMS,
-    across: Across | None = None,
-) -> Layer:
-    """Return a layer of so many numbers taken and made, and of weights; ``kept`` are bytes."""
-    taken, made = (ELEMENT_BYTES * size for size in sizes)
-    macs = sum(one.macs for one in work.products)
-    parameters = ELEMENT_BYTES * weights
-    operator = name.rsplit(".", 1)[-1]
-    return Layer(name, operator, split, parameters, taken, made, kept, macs, macs, forms, work=work, across=across)
-
-
 def _norm(name: str, shape: LlamaShape) -> Layer:
     width = shape.sequence * shape.hidden
     work = Work((), 1, ELEMENT_BYTES * width, ELEMENT_BYTES * width)
-    return _layer(name, Split.FOLLOW, (width, width), work, weights=shape.hidden, kept=ELEMENT_BYTES * width)
+    return layer(name, Split.FOLLOW, (width, width), work, weights=shape.hidden, kept=ELEMENT_BYTES * width)
 
 
 def _matrix(name: str, shape: LlamaShape, inner: int, columns: int, *, keeps: bool = True) -> Layer:
     taken, made = shape.sequence * inner, shape.sequence * columns
     product = Product(shape.sequence, inner, columns, 1, True, ELEMENT_BYTES * taken, ELEMENT_BYTES * made)
     kept = ELEMENT_BYTES * taken * keeps
-    return _layer(name, Split.MATRIX, (taken, made), Work((product,)), weights=inner * columns, kept=kept)
+    return layer(name, Split.MATRIX, (taken, made), Work((product,)), weights=inner * columns, kept=kept)
 
 
 def _attention(name: str, shape: LlamaShape) -> Layer:
@@ -124,13 +105,13 @@ def _attention(name: str, shape: LlamaShape) -> Layer:
     sums = 4 * shape.heads * tokens
     kept = ELEMENT_BYTES * (taken + made) + sums
     heads = Across(Axis.CONTEXT, shape.key_value_heads, 2 * ELEMENT_BYTES * tokens * shape.key_value)
-    return _layer(name, Split.JOIN, (taken, made), Work((scores, values)), kept=kept, across=heads)
+    return layer(name, Split.JOIN, (taken, made), Work((scores, values)), kept=kept, across=heads)
 
 
 def _shortcut(name: str, shape: LlamaShape) -> Layer:
     width = shape.sequence * shape.hidden
     work = Work((), 1, 2 * ELEMENT_BYTES * width, ELEMENT_BYTES * width)
-    return _layer(name, Split.JOIN, (width, width), work, forms=ROWS_OR_WHOLE)
+    return layer(name, Split.JOIN, (width, width), work, forms=ROWS_OR_WHOLE)
 
 
 def _block(name: str, shape: LlamaShape) -> list[Layer]:
@@ -145,7 +126,7 @@ def _block(name: str, shape: LlamaShape) -> list[Layer]:
         _shortcut(f"{name}.add1", shape),
         _norm(f"{name}.norm2", shape),
         _matrix(f"{name}.fc1", shape, hidden, 2 * inner),
-        _layer(f"{name}.gated", Split.FOLLOW, sizes, Work((), 1, both, gated), kept=both),
+        layer(f"{name}.gated", Split.FOLLOW, sizes, Work((), 1, both, gated), kept=both),
         _matrix(f"{name}.fc2", shape, inner, hidden),
         _shortcut(f"{name}.add2", shape),
     ]

@@ -31,11 +31,12 @@ from pipecut.formulation.evaluate import Evaluation, evaluate
 from pipecut.formulation.limits import NEVER, Deadline, StoppedError, in_time
 from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
 from pipecut.formulation.problem.groups import Group
-from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.modes import Mode, modes
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers.reference.algorithm_1 import NoFormError, best_forms
 from pipecut_literature.baselines.naive_model_parallel import equal_parts
+from pipecut_literature.common.one_stage import with_layers
 
 NAME = "megatron"
 

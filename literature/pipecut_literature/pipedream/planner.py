@@ -33,7 +33,7 @@ from pipecut.formulation.costs.tables import build_tables
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
 from pipecut.formulation.problem.groups import Group
-from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.modes import Mode
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, slowest
@@ -47,6 +47,7 @@ from pipecut.solvers.reference.flat_cluster import (
 )
 from pipecut.solvers.search.stoppable import stoppable
 from pipecut.solvers.search.support import Support, blind_to
+from pipecut_literature.common.one_stage import with_layers
 from pipecut_literature.pipedream import code as pipedream_code
 from pipecut_literature.pipedream import paper as pipedream_paper
 from pipecut_literature.pipedream.code import MachineLevel, PipeDreamStage

@@ -60,6 +60,8 @@ def unseen_by_states(instance: Instance, *seen: str) -> str | None:
         unseen.append("devices_per_stage")
     unseen += [one.name for one in constraints.own]
     unseen += ["at_most"] if constraints.at_most and "at_most" not in seen else []
+    told = constraints.recompute.by_blocks and any(len(row) < 2 for row in CutSpace.of(instance).again(instance))
+    unseen += ["recompute"] if told else []
     return f"states do not see the constraints {', '.join(unseen)}" if unseen else None
 
 

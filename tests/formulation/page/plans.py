@@ -15,7 +15,7 @@ from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.constraints.plans.own import Own
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
-from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group, forms_on
 from pipecut.formulation.problem.instance import Instance, build_instance
@@ -30,6 +30,7 @@ from tests.generators import (
     OF_SINGLE_STAGES,
     any_costs,
     any_recomputation,
+    by_blocks,
     chunked,
     cluster_graphs,
     curves,
@@ -155,8 +156,7 @@ def constraints(draw: st.DrawFn, instance: Instance, plan: Plan) -> Constraints:
     ]
     longest = max(len(stage.span) for stage in plan.stages)
     pairs = draw(st.booleans()) or any(stage.group.mode.grid > 1 for stage in plan.stages)
-    by_blocks = {"recompute": Recompute.BLOCKS}
-    again = st.just(by_blocks) if any(stage.again for stage in plan.stages) else st.nothing()
+    again = by_blocks if any(stage.again for stage in plan.stages) else st.nothing()
     return replace(
         found,
         placement=draw(st.sampled_from(Placement)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations, pairwise
+from itertools import combinations
 
 from pipecut.formulation.constraints.layers.pin import Pin
 from pipecut.formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
@@ -11,6 +11,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Axis, Layer, Split
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule
+from tests.formulation.page.blocks import runs_may_be, told_once
 from tests.formulation.page.chunks import dealt, groups
 from tests.formulation.page.goals import peaks, priced, value
 from tests.formulation.page.layouts import FORMS, PAIRS
@@ -75,7 +76,7 @@ def broken(numbers: Numbers, instance: Instance, plan: Plan) -> set[str]:
 
 def _devices(numbers: Numbers, plan: Plan) -> bool:
     limits, taken = numbers.constraints, [0] * len(numbers.servers)
-    runs = all(_runs_may_be(numbers, stage) for stage in priced(numbers, plan))
+    runs = all(runs_may_be(numbers, stage) for stage in priced(numbers, plan))
     if not runs or not _alike(numbers, plan) or not _grids(numbers, plan):
         return False
     for stage in _one_a_group(numbers, plan):
@@ -90,7 +91,8 @@ def _devices(numbers: Numbers, plan: Plan) -> bool:
             not in {
                 Recompute.NEVER: (False,),
                 Recompute.ALLOWED: (False, True, *["layers"][: len(limits.recompute_layers)]),
-                Recompute.BLOCKS: (False, True),
+                Recompute.BLOCKS: (False,) if limits.recompute_layers else (False, True),
+                Recompute.EVERY_BLOCK: (False,),
                 Recompute.ALWAYS: (True,),
             }[limits.recompute]
         ):
@@ -128,22 +130,6 @@ def _alike(numbers: Numbers, plan: Plan) -> bool:
         for server in stage.servers
     }
     return len(found) == 1
-
-
-def _runs_may_be(numbers: Numbers, stage: PricedStage) -> bool:
-    """Runs are blocks, where a stage may choose them and does not recompute as a whole."""
-    may = numbers.constraints.recompute is Recompute.BLOCKS and not stage.recompute
-    return not stage.runs or (may and {(run.start, run.stop) for run in stage.runs} <= _blocks(numbers))
-
-
-def _blocks(numbers: Numbers) -> set[tuple[int, int]]:
-    """First and last end of what lies between two neighbouring places to cut."""
-    limits, total = numbers.constraints, len(numbers.layers)
-    closed = numbers.matching(*limits.no_cut)
-    for layers in (numbers.matching(*globs) for globs in limits.together):
-        closed |= {*range(min(layers) + 1, max(layers) + 1)}
-    inner = numbers.cuts if numbers.cuts is not None else set(range(1, total))
-    return set(pairwise([0, *sorted(inner - closed - {0}), total]))
 
 
 def _line(numbers: Numbers, plan: Plan) -> bool:
@@ -292,8 +278,9 @@ def _stages_per_server(numbers: Numbers, plan: Plan) -> bool:
 
 def _equal_stages(numbers: Numbers, plan: Plan) -> bool:
     sizes, asked = {(stage.group.devices, stage.group.replicas) for stage in plan.stages}, numbers.constraints
-    even = not any(numbers.training.micro_batch % replicas for _, replicas in sizes)
-    return (even or not asked.equal_samples) and (len(sizes) == 1 or not asked.equal_stages)
+    if asked.one_mode and not told_once(numbers, plan):
+        return False
+    return len(sizes) == 1 or not asked.equal_stages
 
 
 KEPT: dict[str, Callable[[Numbers, Plan], bool]] = {

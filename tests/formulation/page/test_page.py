@@ -44,6 +44,7 @@ from tests.laws import so_many
 
 HERE = Path(__file__).parent
 WRITTEN_FROM_THE_PAGE = (
+    "blocks",
     "chunks",
     "devices",
     "evaluator",

@@ -26,6 +26,6 @@ def test_places_that_do_not_rise_from_0_are_refused(places: tuple[int, ...]) -> 
 
 def test_what_is_closed_or_kept_together_is_no_place() -> None:
     instance = instance_of(chain([matrix(name) for name in "abcdef"], [0] * 5), mesh(1))
-    assert CutSpace.everywhere(instance) == CutSpace(tuple(range(7)))
+    assert CutSpace.of(instance) == CutSpace(tuple(range(7)))
     closed = replace(instance, constraints=Constraints(no_cut=("b",), together=(("c", "e"),)))
     assert CutSpace.of(closed) == CutSpace((0, 2, 5, 6))

@@ -16,7 +16,7 @@ from pipecut.formulation.constraints.layers.forms import FormLimit
 from pipecut.formulation.constraints.layers.pin import Pin
 from pipecut.formulation.problem.cluster import Cluster, Server, Wiring
 from pipecut.formulation.problem.constraints import Constraints, Goal
-from pipecut.formulation.problem.instance import Instance, build_instance, with_layers, with_servers
+from pipecut.formulation.problem.instance import Instance, build_instance, with_servers
 from pipecut.formulation.problem.layers import Layer, LayerGraph
 from pipecut.formulation.problem.options import Combine, CostModel
 from pipecut.formulation.problem.training import Training
@@ -24,6 +24,7 @@ from pipecut.ingest.scenario.load import load_scenario
 from tests.examples import BYTE_LINK, PLAIN, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import instances
 from tests.laws import so_many
+from tests.one_stage import with_layers
 
 WRITTEN = {"model", "cluster", "training", "cost", "constraints", "goals"}
 VGG16 = "scenarios/pipepar/vgg16.yaml"

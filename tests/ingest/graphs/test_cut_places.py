@@ -91,7 +91,7 @@ def test_a_block_around_blocks_is_not_opened_where_more_than_its_input_crosses()
 
     graph = traced(lambda m, x: m.blocks(x), X, blocks=many(outer, 2))
     assert cuts_of(graph) == ["blocks.1.inner.0.0"]
-    assert [block.name for block in blocks_of(graph).found] == ["blocks.0", "blocks.1"]
+    assert [block.name for block in blocks_of(graph)[0]] == ["blocks.0", "blocks.1"]
 
 
 def test_branches_and_experts_are_no_blocks() -> None:
@@ -100,7 +100,7 @@ def test_branches_and_experts_are_no_blocks() -> None:
 
     wide = lambda: nn.Linear(24, 8)  # noqa: E731
     graph = traced(branches, X, one=lambda: nn.Linear(8, 8), parts=many(Plain), two=wide)
-    assert not blocks_of(graph).found
+    assert not blocks_of(graph)[0]
     found = cut_at(graph, None)
     assert "cuts" not in found.graph
     assert "repeats no block, so a stage may start at any layer" in found.graph["notes"][0]

@@ -207,7 +207,7 @@ def test_what_contradicts_it_is_told(pipecut: Command, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     write_graph(instance_of(NAMES).layer_graph, Path("net.json"))
     text = SCENARIO.replace("torchtitan}", "torchtitan, cuts: blocks, order: any}")
-    Path("titan.yaml").write_text(text + "constraints: {sharded: [weights]}\n", encoding="utf-8")
+    Path("titan.yaml").write_text(text + "constraints: {sharded: [optimizer]}\n", encoding="utf-8")
     ran = pipecut("plan", "titan.yaml")
     assert ran.code == 2
     for key in ("model.cuts: model.runtime", "model.order: model.runtime", "constraints.sharded: model.runtime"):

@@ -61,10 +61,25 @@ def test_the_search_of_a_paper_opens_nothing(tmp_path: Path) -> None:
     assert asked(tmp_path, "paper") == Constraints(memory=True)
 
 
-@pytest.mark.parametrize("program", ["torchtitan", "megatron", "deepspeed"])
-def test_for_a_program_nothing_is_opened(tmp_path: Path, program: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "divided", "again"),
+    [
+        ("torchtitan", (Sharded.NONE, Sharded.GRADIENTS, Sharded.WEIGHTS), Recompute.BLOCKS),
+        ("megatron", (Sharded.NONE, Sharded.OPTIMIZER), Recompute.BLOCKS),
+        ("deepspeed", (Sharded.NONE, Sharded.OPTIMIZER), Recompute.ALLOWED),
+    ],
+)
+def test_for_a_program_what_it_can_be_told_is_opened(
+    tmp_path: Path, program: str, divided: tuple[Sharded, ...], again: Recompute
+) -> None:
     found = asked(tmp_path, more=f", runtime: {program}")
-    assert found == Constraints(memory=True, equal_stages=True, equal_samples=True)
+    assert found.equal_stages and found.one_mode
+    assert ({*found.sharded}, found.recompute) == ({*divided}, again)
+    splits = program != "deepspeed"
+    assert found.splits == (Axis.SEQUENCE,) * splits
+    assert found.tensor_parallel_degrees == ((1, 2, 4, 8) if splits else (1,))
+    paper = asked(tmp_path, "paper", more=f", runtime: {program}")
+    assert paper == Constraints(memory=True, equal_stages=True, one_mode=True)
 
 
 def test_another_word_is_refused_with_those_that_are_known(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_row_says_when_it_must_be_asked_again_and_doubles_its_limit() -> None:
     """Two layers of 12 ns on one device: above the limit of a row "longer" is known, and not "never"."""
     instance = limited(instance_of(chain([matrix("a", 4), matrix("b", 4)], [0]), mesh(1)), 1 << 20, Schedule.GPIPE)
     tables = all_tables(instance)
-    chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
+    chains = Chains(tables, MemoryTables.of(tables), CutSpace((*range(len(instance.layers) + 1),)))
     low = chains.row(0, 0, 0, 13)
     assert low.limit_ns == 14 and low.time.tolist() == [FORBIDDEN, 12, 15]
     assert [low.end(0, threshold) for threshold in (11, 12, 14, 15)] == [0, 1, 1, 2]
@@ -150,7 +150,7 @@ def test_a_stage_that_never_fits_is_never_asked_again() -> None:
     layers = chain([matrix("a", 1, 10), matrix("b", 1, 100)], [0])
     instance = limited(instance_of(layers, mesh(1), PLAIN, TRAINING), 100, Schedule.GPIPE)
     tables = all_tables(instance)
-    row = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance)).row(0, 0, 0, 1000)
+    row = Chains(tables, MemoryTables.of(tables), CutSpace((*range(len(instance.layers) + 1),))).row(0, 0, 0, 1000)
     assert row.time.tolist() == [FORBIDDEN, 3, FORBIDDEN] and row.end(0, 1 << 40) == 1
 
 
@@ -194,7 +194,7 @@ def test_a_follower_without_weights_keeps_its_source_in_view(monkeypatch: pytest
     forgetful = _looks_without(lambda tables, layer: bool(tables.inside[:, layer, 0].any()))
     monkeypatch.setattr(solvers_atoms_programs, "last_looks", forgetful)
     tables = all_tables(instance)
-    chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
+    chains = Chains(tables, MemoryTables.of(tables), CutSpace((*range(len(instance.layers) + 1),)))
     kind = next(at for at, one in enumerate(tables.kinds) if one.devices == 2)
     wrong = int(chains.row(0, kind, 0, 1000).time[2])
     assert wrong < (expected.objective or 0)
@@ -239,7 +239,7 @@ def test_the_working_set_is_no_part_of_what_is_held(monkeypatch: pytest.MonkeyPa
     tables = all_tables(instance)
     kind = next(at for at, one in enumerate(tables.kinds) if one.devices == 2)
     monkeypatch.setattr(solvers_atoms_fronts, "best_rows", added)
-    chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
+    chains = Chains(tables, MemoryTables.of(tables), CutSpace((*range(len(instance.layers) + 1),)))
     assert chains.row(0, kind, 0, 1000).time[2] > 1000
 
 
@@ -248,7 +248,7 @@ def test_a_layer_outside_is_no_layer_in_form_0() -> None:
     layers = [matrix("a", 1, 4, made=8, allowed=(0,)), matrix("b", 1, 400, taken=2, allowed=(2,))]
     instance = limited(instance_of(chain(layers, [8]), mesh(2), PLAIN, TRAINING), 1 << 20, Schedule.GPIPE)
     tables = all_tables(instance)
-    chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
+    chains = Chains(tables, MemoryTables.of(tables), CutSpace((*range(len(instance.layers) + 1),)))
     kind = next(at for at, one in enumerate(tables.kinds) if one.devices == 2)
     for span in (Span(1, 2), Span(0, 2)):
         forms = chains.forms(0, kind, span, ALL_TIME)
@@ -265,7 +265,7 @@ def test_what_a_stage_received_is_room_that_it_lacks(received: int) -> None:
     layers = chain([matrix("a", 1, 1, made=received), matrix("b", 1, 50)], [received])
     instance = limited(instance_of(layers, mesh(1), PLAIN, TRAINING), 150, Schedule.GPIPE)
     tables = all_tables(instance)
-    row = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance)).row(0, 0, 1, 1000)
+    row = Chains(tables, MemoryTables.of(tables), CutSpace((*range(len(instance.layers) + 1),))).row(0, 0, 1, 1000)
     assert (row.time[2] < FORBIDDEN) == (received == 0)
 
 
@@ -276,6 +276,6 @@ def test_micro_batches_in_flight_change_a_front_and_a_follower_follows_nobody() 
     rows = chain([follow("in"), kept, matrix("c", 1, 10)], [4, 4])
     instance = limited(instance_of(rows, mesh(1, 1), PLAIN, training), 100, Schedule.ONE_F_ONE_B)
     tables = all_tables(instance)
-    chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
+    chains = Chains(tables, MemoryTables.of(tables), CutSpace((*range(len(instance.layers) + 1),)))
     fits = [bool(chains.row(slot, 0, 0, ALL_TIME).time[2] < FORBIDDEN) for slot in range(4)]
     assert fits == [True, True, False, False]

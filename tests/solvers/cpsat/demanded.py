@@ -97,5 +97,5 @@ MADE = {
     },
     "reserve": _reserve,
     "stages_per_server": lambda draw, at: {"stages_per_server": draw(st.integers(1, 3))},
-    "equal_stages": lambda draw, at: {"equal_stages": True, "equal_samples": draw(st.booleans())},
+    "equal_stages": lambda draw, at: {"equal_stages": True, "one_mode": draw(st.booleans())},
 }

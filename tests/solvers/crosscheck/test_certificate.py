@@ -18,7 +18,7 @@ from pipecut.formulation.outcome import Proof
 from pipecut.formulation.problem.cluster import Server, cluster_graph
 from pipecut.formulation.problem.constraints import Constraints, Placement
 from pipecut.formulation.problem.groups import Group, GroupKind
-from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import Combine, CostModel, StageTime
 from pipecut.formulation.problem.plan import Plan, Span
 from pipecut.formulation.problem.training import Schedule, Training
@@ -37,6 +37,7 @@ from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, vgg16
 from tests.generators import instances, layer_graphs
 from tests.laws import so_many
+from tests.one_stage import with_layers
 from tests.solvers.dynamic.test_states import QUIET, cases
 from tests.solvers.priced import few_plans
 

@@ -341,7 +341,7 @@ def test_an_explanation_speaks_of_all_that_is_left_open(instance: Instance) -> N
 @given(cramped())
 def test_a_program_that_runs_the_plan_closes_what_it_does_not_run(instance: Instance) -> None:
     """It is told by the equal samples that it needs, whoever asks: the command line or Python."""
-    run = replace(instance, constraints=replace(instance.constraints, equal_stages=True, equal_samples=True))
+    run = replace(instance, constraints=replace(instance.constraints, equal_stages=True, one_mode=True))
     off = {one.key for one in openings(instance)}
     closed = {"constraints.recompute", "constraints.sharded", "constraints.optimizer_on_host"}
     assert {one.key for one in openings(run)} == off - closed and off & closed

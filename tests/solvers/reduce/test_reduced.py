@@ -88,7 +88,7 @@ def demanding(draw: st.DrawFn) -> Instance:
     asked = replace(
         instance.constraints,
         equal_stages=equal,
-        equal_samples=equal and draw(st.booleans()),
+        one_mode=equal and draw(st.booleans()),
         stages_at_least=least,
         stages_at_most=most,
     )

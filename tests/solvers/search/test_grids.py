@@ -151,9 +151,21 @@ def judged(
     assume(training.schedule.flushes and training.chunks == 1 and not training.schedule.in_halves)
     batch = 12 * training.micro_batch
     training = replace(training, global_batch=batch, micro_batches=2, micro_batch_choices=batches)
-    asked = replace(instance.constraints, equal_samples=even, splits=(Axis.SEQUENCE,) if even else ())
+    asked = replace(
+        instance.constraints, equal_stages=even, one_mode=even, splits=(Axis.SEQUENCE,) if even else ()
+    )
     cost = replace(instance.cost, combine=Combine.MAX)
     return replace(instance, goals=(goal,), training=training, cost=cost, constraints=asked)
+
+
+def test_what_blocks_keep_is_that_of_their_own_micro_batches() -> None:
+    """Of one micro-batch of sixteen no block fits beside another, of sixteen of one all do where all are rerun."""
+    instance = blocks(16, 56 * 2**20, recompute=Recompute.BLOCKS)
+    training = replace(instance.training, micro_batches=1, micro_batch_choices=(1, 16))
+    instance = replace(instance, goals=(Goal.STEP_TIME,), training=training)
+    last = replace(instance, training=replace(training, micro_batches=16, micro_batch_choices=()))
+    among = best_of([instance.trained(one) for one in training.choices], shortened(instance))
+    assert among == best_of([last], shortened(last)) == 122_054_602
 
 
 @QUIET

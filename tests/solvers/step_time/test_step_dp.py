@@ -58,7 +58,7 @@ def judged_by_step(draw: st.DrawFn, max_layers: int = 4) -> Instance:
         memory=draw(st.booleans()),
         placement=draw(st.sampled_from(Placement)),
         tensor_parallel_degrees=draw(st.sampled_from([(), (1,), (1, 2)])),
-        recompute=draw(st.sampled_from([one for one in Recompute if one is not Recompute.BLOCKS])),
+        recompute=draw(st.sampled_from([one for one in Recompute if not one.by_blocks])),
     )
     cost = replace(draw(cost_models), stage_time=StageTime.ADD)
     schedule, size = draw(st.sampled_from(FLUSHING)), draw(st.integers(1, 5))
