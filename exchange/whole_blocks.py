@@ -129,8 +129,8 @@ def as_run(instance: Instance, run: RuntimePlan) -> tuple[Instance, Plan]:
     asked, by_blocks = instance.constraints, run.again is ComputedAgain.BLOCKS
     named = asked.recompute_layers if by_blocks and asked.recompute.by_blocks else ()
     constraints = replace(asked, tensor_parallel_degrees=(run.degree,), recompute_layers=named)
-    ways = (Recompute.NEVER, Recompute.BLOCKS, Recompute.ALWAYS)
-    constraints = replace(constraints, recompute=dict(zip(ComputedAgain, ways, strict=True))[run.again])
+    alone = {ComputedAgain.NOTHING: Recompute.NEVER, ComputedAgain.BLOCKS: Recompute.BLOCKS}
+    constraints = replace(constraints, recompute=alone.get(run.again, Recompute.ALWAYS))
     cost, model = replace(instance.cost, sharing=Sharing.EQUAL), instance.model
     chain = Chain.of(model)
     if by_blocks:

@@ -77,10 +77,9 @@ class Scope:
 
 def scope_of(instance: Instance) -> Scope:
     """Return the scope of any claim about an instance."""
-    constraints, seen = instance.constraints, ("no_cut", "together", "devices_per_stage")
-    named = instance.demands.named()
+    asked, seen = instance.constraints, ("no_cut", "together", "devices_per_stage")
     choosing = [layer.allowed_forms for layer in instance.layers if layer.split is not Split.FOLLOW]
-    parts, names = (constraints, instance.training, instance.cost), [one.name for one in fields(Scope)]
+    parts, names = (asked, instance.training, instance.cost), [one.name for one in fields(Scope)]
     written: dict[str, Any] = {one: getattr(part, one) for part in parts for one in names if hasattr(part, one)}
     derived: dict[str, Any] = dict(
         layers=len(instance.layers),
@@ -90,11 +89,11 @@ def scope_of(instance: Instance) -> Scope:
         forms=tuple(sorted({form for allowed in choosing for form in allowed})),
         restricted_layers=sum(not set(FORMS) <= set(allowed) for allowed in choosing),
         recompute_layers=len(instance.demands.recompute_layers),
-        memory_limited=constraints.memory,
-        memory_margin=float(constraints.memory_margin),
+        memory_limited=asked.memory,
+        memory_margin=float(asked.memory_margin),
         free_order=instance.model.free_order and not AtomGraph.of(instance).in_one_order_only,
         chunk_choices=instance.training.chunk_choices if "chunks" in instance.training.left_open else (),
-        demands=(*(one for one in named if one not in seen), *(own.name for own in constraints.own)),
+        demands=(*(one for one in instance.demands.named() if one not in seen), *(one.name for one in asked.own)),
     )
     return Scope(**(written | derived))
 

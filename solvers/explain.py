@@ -68,7 +68,7 @@ from pipecut.solvers.search.incumbent import price_of
 MOST_DEGREES = 8
 """So many tensor-parallel degrees are opened at most: each is a kind of groups more."""
 BY_PROGRAM = ("constraints.recompute", "constraints.sharded", "constraints.optimizer_on_host")
-"""Keys that a scenario leaves no choice in where a program runs the plan, which asks for equal samples."""
+"""Keys whose openings offer more than a program can be told, for which a scenario opens them itself."""
 
 
 @dataclass(frozen=True, slots=True)

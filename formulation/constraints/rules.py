@@ -88,7 +88,7 @@ def _runs(instance: Instance, index: int, stage: Stage) -> Iterator[Violation]:
     blocks = may if alone else CutSpace.of(instance).blocks(stage.span)
     for run in (one for one in stage.again if one not in blocks):
         what = f"{where} computes {layers_of(instance, run.layers)} again, no block"
-        message = f"{what}: expected all layers from one place to cut to the next{', all of them named' * alone}"
+        message = f"{what}: expected all layers from one place to cut to the next, all named where some are"
         yield Violation("devices", where, run.first, run.stop, "layer", message)
 
 

@@ -78,9 +78,11 @@ class CutSpace:
 
 def single_blocks(instance: Instance, layers: Span, mode: Mode) -> tuple[Span, ...]:
     """Return the blocks that a stage in a mode may compute again by themselves, or has to."""
+    if mode.recompute or not instance.constraints.recompute.by_blocks:
+        return ()
     space = CutSpace.of(instance)
     ways = dict(zip(space.places, space.again(instance), strict=False))
-    return tuple(one for one in space.blocks(layers) if True in ways[one.first] and not mode.recompute)
+    return tuple(one for one in space.blocks(layers) if True in ways[one.first])
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,11 +64,11 @@ def is_large(instance: Instance) -> bool:
 
 
 def divided(instance: Instance, stops: Sequence[int]) -> Iterator[list[Group]]:
-    """Yield the groups between these places of the line, all in one mode."""
+    """Yield the groups between places of the line, in their first, second, ... mode; of one size all alike."""
     spans = [(first, stop - first) for first, stop in itertools.pairwise(stops)]
-    for mode in modes(instance, spans[0][1]):
-        if all(mode in modes(instance, size) for size in {size for _, size in spans}):
-            yield [Group.on_line(instance, first, size, mode) for first, size in spans]
+    ways = {size: modes(instance, size) for size in {size for _, size in spans}}
+    for at in range(max(map(len, ways.values())) if all(ways.values()) else 0):
+        yield [Group.on_line(instance, first, n, ways[n][min(at, len(ways[n]) - 1)]) for first, n in spans]
 
 
 BALANCED, KEPT = 8, 4
@@ -149,8 +149,8 @@ def fitting_plans(instance: Instance, *, thorough: bool = False, deadline: Deadl
         for stages in range(1, min(used, len(instance.layers)) + 1):
             stops = [index * used // stages for index in range(stages + 1)]
             for groups, form in itertools.product(divided(instance, stops), FORMS):
-                ways = {Recompute.EVERY_BLOCK: (True,), Recompute.BLOCKS: (False, True)}
-                for again in ways.get(instance.constraints.recompute, (False,)):
+                asked = None if groups[0].mode.recompute else instance.constraints.recompute
+                for again in (False, True)[asked is Recompute.EVERY_BLOCK : 1 + bool(asked and asked.by_blocks)]:
                     plan = _filled(instance, groups, form, deadline, again=again)
                     if plan is not None:
                         yield plan
@@ -245,10 +245,8 @@ def simple_plans(instance: Instance) -> Iterator[Plan]:
         cuts = even_cuts(instance, len(stops))
         if len(cuts) == len(stops) + 1:
             for groups in divided(instance, [0, *stops]):
-                rows = ((Span(*ends), one) for ends, one in zip(itertools.pairwise(cuts), groups, strict=True))
-                yield Plan(
-                    tuple(Stage(row, one, _in_form(instance, one)[row.first : row.stop]) for row, one in rows)
-                )
+                rows = ((Span(*ends), on) for ends, on in zip(itertools.pairwise(cuts), groups, strict=True))
+                yield Plan(tuple(Stage(own, on, _in_form(instance, on)[own.first : own.stop]) for own, on in rows))
 
 
 def even_cuts(instance: Instance, stages: int) -> list[int]:

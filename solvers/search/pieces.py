@@ -147,15 +147,15 @@ class PieceTables:
         )
         # What stays of a tensor for one reader or another may be less than all that they need.
         atom_of = [at for at, (first, stop) in enumerate(pieces.own) for _ in range(first, stop)]
-        rows, self._stays = read_of(short), list[tuple[int, int, int]]()
-        for piece, number in pieces.reads:
+        rows, self._stays = read_of(short) if self.again else [], list[tuple[int, int, int]]()
+        for piece, number in pieces.reads if self.again else ():
             at, kept = rows[number].producer, rows[number].kept_bytes
             size = rows[number].again_bytes if pieces.several[piece] else kept * pieces.repeats[atom_of[at]]
             self._stays.append((piece, at, size))
         sizes = [0] * len(short.layers)
         for _, at, size in self._stays:
             sizes[at] = max(sizes[at], size)
-        self._lent = MemoryTables.outputs(self.tables, sizes if self.again else [0] * len(sizes))
+        self._lent = MemoryTables.outputs(self.tables, sizes)
 
     def costs(self, kind: int, forms: Forms, *, again: bool) -> PieceCosts:
         """Price the pieces on a kind; ``again``: atoms that stand more than once are computed again alone."""

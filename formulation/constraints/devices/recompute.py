@@ -78,8 +78,7 @@ class Recomputation(Constraint):
     def loosenings(self, instance: Instance) -> Iterator[Limit]:
         """Yield it where another choice could help."""
         if self._binds(instance):
-            never = self.recompute is Recompute.NEVER
-            does = "keep all activations for the backward pass" if never else "recompute all activations"
+            does = "recompute all activations" if self.limits else "keep all activations for the backward pass"
             yield Limit("constraints.recompute", f"stages {does}", "recompute", remedy=self._allow)
 
     def _binds(self, instance: Instance) -> bool:
