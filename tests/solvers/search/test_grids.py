@@ -61,7 +61,7 @@ def every_grid(instance: Instance) -> Iterator[Plan]:
             groups = [Group.on_line(instance, at * size, size, mode) for at in range(many)]
             for forms in dict.fromkeys(forms_of(instance, groups[0])):
                 for again in (False, True):
-                    if not again or (instance.constraints.recompute is Recompute.BLOCKS and not mode.recompute):
+                    if not again or (instance.constraints.recompute.by_blocks and not mode.recompute):
                         yield from divided(instance, groups, forms, again=again)
 
 
@@ -83,7 +83,8 @@ def divided(instance: Instance, groups: list[Group], forms: tuple[int, ...], *, 
     """Yield plans with as many atoms a stage, more in front or behind, and with the least largest stage."""
     space, many = CutSpace.of(instance), len(groups)
     rows = [[replace(one, name="") for one in instance.layers[a:b]] for a, b in space.atoms()]
-    several = [rows.count(row) > 1 or all(rows.count(one) == 1 for one in rows) for row in rows]
+    told = instance.constraints.recompute is Recompute.EVERY_BLOCK
+    several = [told or rows.count(row) > 1 or all(rows.count(one) == 1 for one in rows) for row in rows]
 
     def planned(cuts: tuple[int, ...]) -> Plan:
         stages = []
