@@ -54,7 +54,8 @@ def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
     with ProgressLine(title, quiet=task.quiet, deadline=limits.deadline) as line:
         try:
             found = run_stoppable(
-                lambda: explain(task.instance, limits),
+                # A question that is stopped takes a little longer than it may.
+                lambda: explain(task.instance, limits.share(1.1)),
                 task.stop,
                 announced(line, "with what is explained so far"),
                 deadline=limits.deadline,

@@ -191,21 +191,19 @@ def is_reduced(instance: Instance) -> bool:
     """Tell whether the reduction is asked about an instance before others.
 
     That is a large instance; one with many ways to hold a stage whose model has few places to cut that differ, as
-    it repeats itself or is cut at blocks; and one of some size of whose step no programme sees everything.
+    it repeats itself or is cut at blocks; and one of whose step no programme sees everything, if it is of some
+    size or has few such places.
     """
     from pipecut.formulation.problem.groups import modes_by_size
     from pipecut.solvers.reduce.word import Word
     from pipecut.solvers.search.first_plan import LARGE, is_large
 
-    asked = {entry.name: entry for entry in SOLVERS}
-    if len(instance.layers) * instance.devices < REDUCED_FROM or REDUCED not in asked:
+    asked, layers = {entry.name: entry for entry in SOLVERS}, len(instance.layers)
+    if REDUCED not in asked or not asked[REDUCED].accepts(instance).takes:
         return False
-    if not asked[REDUCED].accepts(instance).takes:
-        return False
-    if is_large(instance) or (
-        len(instance.layers) * sum(map(len, modes_by_size(instance).values())) >= LARGE
-        and 2 * Word.of(instance).short_space.stops <= len(instance.layers)
-    ):
+    few, some = 2 * Word.of(instance).short_space.stops <= layers, layers * instance.devices >= REDUCED_FROM
+    many = layers * sum(map(len, modes_by_size(instance).values())) >= LARGE
+    if some and (is_large(instance) or (many and few)):
         return True
     unseen = "step_dp" not in asked or not asked["step_dp"].accepts(instance).proves
-    return unseen and instance.goals[0].executed
+    return (some or few) and unseen and instance.goals[0].executed

@@ -1,10 +1,10 @@
 """Why is there no plan? The limits that clash, and the smallest changes that help.
 
-A *clash* is a set of limits (``solvers.explain``) that no plan keeps together, and minimal: with any one
+A *clash* is a set of limits that no plan keeps together, and minimal: with any one
 of them left out, the others can be kept. It is found by deletion: leave limits out, in blocks that are halved, for
-as long as there is still no plan; those that cannot be left out are the clash. Every step is a proof by CP-SAT
-(``solvers.explain``). An instance can have several clashes; here they share no limit, and with all of
-their limits left out there is a plan.
+as long as there is still no plan; those that cannot be left out are the clash. Every step is a proof, by the
+reduction of deep models or by CP-SAT. An instance can have several clashes; here they share no limit, and with all
+of their limits left out there is a plan.
 
 A *way out* of a clash loosens one of its limits. Numbers are loosened by the least amount, found by bisection down
 to a byte or a stage: every plan that turns up says how much it needs, and "no plan with one less" is proved. All
@@ -45,15 +45,17 @@ from pipecut.formulation.costs.memory import MemoryParts
 from pipecut.formulation.costs.tables import Tables, all_tables
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import Deadline, StoppedError, in_time
-from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, begin
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
 from pipecut.formulation.problem.constraints import Goal, OnHost, Placement, Recompute, Sharded
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Axis
 from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import Combine
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.auto.solve import plan as best_plan
+from pipecut.solvers.catalogue import REDUCED, find_any
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.cpsat.constraints.clocks import TIME_FAMILIES
 from pipecut.solvers.cpsat.constraints.symmetry import post_alike
@@ -265,6 +267,7 @@ class Possible:
             for at, one in enumerate(parts):
                 try:
                     asked = self.share(len(parts) - at) if len(parts) > 1 else self
+                    asked.limits.deadline.check()
                     plan = asked._known_plan(one) if known else asked._searched(one, likely=likely, quick=quick)
                 except StoppedError:
                     stopped = True
@@ -285,7 +288,9 @@ class Possible:
         if instance.constraints.memory and least_total_bytes(instance) > total_capacity_bytes(instance):
             return None
         if instance.training.chunks > 1:
-            raise StoppedError  # the model below knows one stage a group
+            raise StoppedError  # the models below know one stage a group
+        if not quick and find_any(REDUCED).accepts(judged := _paced(instance)).takes:
+            return self._reduced(judged)
         simple = fitting_plans(instance, thorough=likely, deadline=self.limits.deadline)
         for plan in in_time(simple, self.limits.deadline):
             if evaluate(instance, plan).feasible:
@@ -308,6 +313,19 @@ class Possible:
         plan = read_plan(v, solver)
         price_of(instance, plan, "explain")
         return plan
+
+    def _reduced(self, instance: Instance) -> Plan | None:
+        """Return the first plan of a deep model that the reduction comes upon. Raises as :meth:`plan` does."""
+        plans = list[Plan]()
+
+        def hear(progress: Progress) -> None:
+            plans.extend([] if progress.plan is None else [progress.plan])
+
+        limits = replace(self.limits, progress=hear, stopped=lambda: bool(plans) or self.limits.stopped())
+        outcome = find_any(REDUCED).load()(instance, limits)
+        if not plans and outcome.proof is not Proof.INFEASIBLE:
+            raise StoppedError
+        return outcome.plan or next(iter(plans), None)
 
     def _remember(self, plan: Plan) -> Plan:
         """Keep a plan, the latest last."""
@@ -332,6 +350,12 @@ class Possible:
         if key not in self._tables:
             self._tables[key] = all_tables(instance, self.limits.deadline)
         return replace(self._tables[key], instance=instance, deadline=self.limits.deadline)
+
+
+def _paced(instance: Instance) -> Instance:
+    """Return an instance with the same plans, judged by the formula's step where it has one."""
+    formula = instance.cost.combine is Combine.MAX and not instance.training.schedule.in_halves
+    return replace(instance, goals=(Goal.ITERATION_TIME,)) if formula else instance
 
 
 def least_total_bytes(instance: Instance) -> int:
@@ -434,16 +458,15 @@ def explain(instance: Instance, limits: Limits | None = None, closed: Collection
             " groups or more, whose number divides the micro-batches, and a run of layers for each of their stages"
         )
         return Explanation((), False, time.monotonic() - began, (note,), **told)
-    clashes, complete = list[Clash](), True
-    try:
-        _find_clashes(instance, possible, clashes)
-        for at, clash in enumerate(clashes):
-            others = [limit for other in clashes if other is not clash for limit in other.limits]
-            found, known = _ways_out(instance, others, clash.limits, possible)
-            clashes[at] = replace(clash, ways_out=tuple(found))
-            complete = complete and known
-    except StoppedError:
-        complete = False
+    clashes, complete = list[Clash](), False
+    with contextlib.suppress(StoppedError):
+        _find_clashes(instance, possible.share(2), clashes)
+        complete = True
+    for at, clash in enumerate(clashes):
+        others = [limit for other in clashes if other is not clash for limit in other.limits]
+        found, known = _ways_out(instance, others, clash.limits, possible)
+        clashes[at] = replace(clash, ways_out=tuple(found))
+        complete = complete and known
     done = complete and answered
     notes = ["stopped early: not every question was answered"] * (not done)
     notes += [NOTHING_CLASHES] * (complete and not clashes)
@@ -529,8 +552,7 @@ def _of_a_step(instance: Instance, outcome: Outcome) -> int:
 
 def _find_clashes(instance: Instance, possible: Possible, clashes: list[Clash]) -> None:
     """Add clash after clash, each without the limits of those before. Raises StoppedError."""
-    rest = list(limits_of(instance))
-    every = tuple(rest)
+    rest = list(every := limits_of(instance))
     while rest:
         gone = [limit for limit in every if limit not in rest]
         if possible.plan(without(instance, gone)) is not None:
@@ -545,24 +567,24 @@ def _find_clashes(instance: Instance, possible: Possible, clashes: list[Clash]) 
 def _shrink(
     instance: Instance, gone: Sequence[Limit], limits: Sequence[Limit], possible: Possible
 ) -> tuple[list[Limit], bool]:
-    """Leave limits out, block by block, while no plan appears; return the others, and whether all were tried."""
-    kept = list(limits)
-    size = max(1, len(kept) // 2)
-    try:
-        while True:
-            at = 0
-            while at < len(kept):
-                block = kept[at : at + size]
-                dropped = [*gone, *(limit for limit in limits if limit not in kept), *block]
-                if possible.plan(without(instance, dropped)) is None:
-                    kept = [limit for limit in kept if limit not in block]
-                else:
-                    at += size
-            if size == 1:
-                return kept, True
-            size //= 2
-    except StoppedError:
-        return kept, False
+    """Leave limits out, block by block, while no plan appears; return the others, and whether each was tried.
+
+    What is too hard to tell, in its part of the time, is kept.
+    """
+    kept, minimal, size = list(limits), True, max(1, len(limits) // 2)
+    while size:
+        at = 0
+        while at < len(kept):
+            block = kept[at : at + size]
+            dropped = [*gone, *(limit for limit in limits if limit not in kept), *block]
+            try:
+                none = possible.share(QUESTION_PARTS).plan(without(instance, dropped)) is None
+            except StoppedError:
+                none, minimal = False, minimal and size > 1
+            kept = [limit for limit in kept if not none or limit not in block]
+            at += 0 if none else size
+        size //= 2
+    return kept, minimal
 
 
 def _ways_out(

@@ -38,7 +38,7 @@ from pipecut.solvers.crosscheck import better, checked_by_others, largest_bytes,
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import METHODS
 from pipecut.solvers.reduce.grids import best_grid
-from pipecut.solvers.search.first_plan import simple_plan
+from pipecut.solvers.search.first_plan import MOST_PATIENCE_S, simple_plan
 
 if TYPE_CHECKING:
     from pipecut.solvers.catalogue import Solve, SolverEntry
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 LARGE = 60_000
 """From how many layers times devices on tables take longer than a simple plan."""
-SMALL_S = 0.2
-"""How long the first simple plan of any other instance is looked for: it is there in a few tries."""
+SMALL_S, SMALL = 0.2, 1_000
+"""How long the first simple plan of any other is looked for, so large at most: it is there in a few tries."""
 
 
 def told_at_once(instance: Instance, limits: Limits) -> Limits:
@@ -58,10 +58,11 @@ def told_at_once(instance: Instance, limits: Limits) -> Limits:
     """
     best = _Best(instance, limits)
     best.tell(Progress(None, lower_bound(instance)))
-    large = len(instance.layers) * instance.devices >= LARGE
+    large = (size := len(instance.layers) * instance.devices) >= LARGE
     if limits.start is None and limits.below is None and not limits.deadline.over():
         grid = best_grid(instance, limits)
-        simple = None if grid else simple_plan(instance) if large else simple_plan(instance, 0.0, SMALL_S)
+        most_s = SMALL_S if size <= SMALL else MOST_PATIENCE_S
+        simple = None if grid else simple_plan(instance) if large else simple_plan(instance, 0.0, most_s)
         found = grid.told if grid else None if simple is None else Progress(simple[0], None, simple[1])
         if found is not None:
             best.tell(found)

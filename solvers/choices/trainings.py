@@ -167,8 +167,8 @@ class Decision:
     seconds: float = 0.0
 
     def to_check(self, limits: Limits) -> Limits:
-        """Return the limits of a check: about the time that the search took."""
-        return limits.within(self.seconds + CHECK_S)
+        """Return the limits of a check: about the time that the search took, less where reasons are to come."""
+        return (limits.share(3) if self.outcome.plan is None else limits).within(self.seconds + CHECK_S)
 
     def checks(self, limits: Limits) -> Iterator[str]:
         """Yield what second methods make of everything that is proved, a sentence each.

@@ -22,7 +22,7 @@ from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import FORBIDDEN, longest_ns, most_bytes
 from pipecut.solvers.atoms.blocks import Lending
 from pipecut.solvers.atoms.programs import programs
-from pipecut.solvers.reduce.growth import FAST, LEAN, STASH, AtomGrowth, Nodes, RecomputeCase
+from pipecut.solvers.reduce.growth import FAST, LEAN, STASH, AtomGrowth, Nodes, Only, RecomputeCase
 from pipecut.solvers.reduce.kinds import Priced
 from pipecut.solvers.reduce.sums import (
     NO_SUM,
@@ -41,7 +41,7 @@ FEWER = 3
 """Bytes are weighed at the price of every so-manieth octave."""
 IN_FLIGHT = (1, 4, 16)
 """For so many micro-batches in flight bytes of the stash are weighed."""
-FIRST = (0, -1)
+FIRST = (0, None)
 """All stages that begin with the first atom."""
 
 
@@ -142,8 +142,7 @@ class Cells:
 
         All of them, or those of ``first`` stages.
         """
-        only = FIRST if first else None
-        return Cells.of(self.word, (self.tables, self.held), deadline, only=only)
+        return Cells.of(self.word, (self.tables, self.held), deadline, only=FIRST if first else None)
 
     def ending(self, deadline: Deadline = NEVER) -> Cells:
         """Return the cells of the same kinds with all of what is done once a step in their times.
@@ -165,7 +164,7 @@ class Cells:
         deadline: Deadline = NEVER,
         *,
         each: bool = False,
-        only: tuple[int, int] | None = None,
+        only: Only = None,
         part: int = 0,
     ) -> Cells:
         """Make the cells of these kinds of groups. Raises StoppedError after the deadline.
@@ -178,9 +177,7 @@ class Cells:
         known = programs(tables, held, word.short_space)
         lending = Lending(tables, word.short_space)
         received = np.zeros((len(tables.kinds), len(instance.layers) + 1), dtype=np.int64)
-        nodes = Nodes.of(word, known, received if held is None else held.received, lending)
-        if only is not None:
-            nodes = nodes.of_stage(only[0], only[1] if only != FIRST else len(word.of_atom))
+        nodes = Nodes.of(word, known, received if held is None else held.received, lending, only)
         alike = alike_forms(tables, held)
         scale = max(1, scale_of(word.whole) >> part) if only is None or only == FIRST else 1
         # No stage has more in flight than there are micro-batches.

@@ -43,6 +43,8 @@ FAST, STASH, LEAN = 0, 1, 2
 """The rows of weights of time alone, of the stash alone, and the first of all that is held."""
 _Atom = tuple[int, int, tuple[bool, ...]]
 """The program of an atom, what it reads (``solvers.atoms.blocks``), and whether it may be computed again."""
+# The first atom of one stage and where it ends (None: all that begin there); or all stages.
+Only = tuple[int, int | None] | None
 Lies = tuple[tuple[int, ...], ...]
 """The numbers of the layouts in which each of what is live may lie."""
 
@@ -70,29 +72,24 @@ class Nodes:
         longest = int((stop - first).argmax())
         return int(self.at[first[longest], stop[longest]])
 
-    def of_stage(self, first: int, stop: int) -> Nodes:
-        """Return the nodes of one stage, and of those that are like it with fewer atoms."""
-        some = [int(self.at[first, at]) for at in range(first + 1, stop + 1)]
-        number = {node: at for at, node in enumerate(some)}
-        at = np.full_like(self.at, -1)
-        at[first, first + 1 : stop + 1] = np.arange(len(some))
-        rows = (self.atom, self.program, self.place)
-        parent = [number.get(self.parent[node], -1) for node in some]
-        return Nodes(at, parent, *([row[node] for node in some] for row in rows), again=self.again)
-
     def choices(self, node: int) -> tuple[bool, ...]:
         """Return whether the last atom of a node may be computed again by itself."""
         return self.again[self.atom[node]]
 
     @staticmethod
-    def of(word: Word, known: Programs, received: Numbers, lending: Lending) -> Nodes:
-        """Make the tree of a word. Cost: the square of its atoms."""
+    def of(word: Word, known: Programs, received: Numbers, lending: Lending, only: Only = None) -> Nodes:
+        """Make the tree of a word; with ``only`` of that stage, and of those that it is with fewer atoms.
+
+        Cost: the square of its atoms, or linear.
+        """
         total, again = len(word.of_atom), word.short_space.again(word.short)
         found = Nodes(np.full((total + 1, total + 1), -1, dtype=np.int64), [], [], [], [], again)
         numbers: dict[tuple[object, ...], int] = {}
-        for start, first in enumerate(word.of_atom):
+        starts, end = (range(total), None) if only is None else ((only[0],), only[1])
+        for start in starts:
+            first = word.of_atom[start]
             before: object = np.ascontiguousarray(received[:, word.short_space.places[first]]).tobytes()
-            for stop, atom in enumerate(word.of_atom[start:], start + 1):
+            for stop, atom in enumerate(word.of_atom[start:end], start + 1):
                 program = known.of(atom, first)
                 key = before, program, lending.of_atom[atom], again[atom]
                 if key not in numbers:

@@ -45,8 +45,8 @@ class DevicesPerStage(Constraint):
                 yield Violation("devices_per_stage", f"stage {index}", devices, nearest, "devices", message)
 
     def loosenings(self, instance: Instance) -> Iterator[Limit]:
-        """Yield the whole list."""
-        if self.devices_per_stage:
+        """Yield the whole list, unless it has every number there is."""
+        if self.devices_per_stage and {*range(1, instance.devices + 1)} - {*self.devices_per_stage}:
             words = f"a stage has {one_of(set(self.devices_per_stage), 'device')} ({sizes(instance)})"
             yield Limit("constraints.devices_per_stage", words, "devices_per_stage")
 

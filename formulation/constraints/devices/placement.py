@@ -73,11 +73,11 @@ class StagePlacement(Constraint):
 
 
 def can_be_free(instance: Instance) -> bool:
-    """Tell whether free placement has few enough groups of devices to be searched."""
+    """Tell whether free placement is another than the line, with few enough groups of devices to be searched."""
     from pipecut.formulation.problem.groups import Group
 
     try:
         free = changed(instance, placement=Placement.FREE, max_servers=None)
-        return len(Group.possible(free)) <= MOST_FREE_GROUPS
+        return len(instance.servers) > 1 and len(Group.possible(free)) <= MOST_FREE_GROUPS
     except ValueError:
         return False

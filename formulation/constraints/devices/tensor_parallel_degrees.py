@@ -52,9 +52,9 @@ class TensorParallelDegrees(Constraint):
             yield Violation("devices", f"stage {index}", group.replicas, group.devices, "replicas", message)
 
     def loosenings(self, instance: Instance) -> Iterator[Limit]:
-        """Yield the whole list."""
+        """Yield the whole list, unless it has every degree there is."""
         name = "tensor_parallel_degrees"
-        if self.tensor_parallel_degrees:
+        if self.tensor_parallel_degrees and {*range(1, instance.devices + 1)} - {*self.tensor_parallel_degrees}:
             words = f"a replica of a stage has {one_of(self.tensor_parallel_degrees, 'device')}"
             yield Limit(f"constraints.{name}", words, name, remedy=self._more)
 

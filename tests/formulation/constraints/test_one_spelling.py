@@ -52,7 +52,7 @@ def test_a_family_shares_no_code_with_its_rule(path: str) -> None:
 def test_every_field_has_one_owner_and_asks_for_nothing_by_itself() -> None:
     names = [one.name for kind in kinds() for one in fields(kind)]  # type: ignore[arg-type]
     assert len(names) == len(set(names))
-    plain = replace(instance_of(chain([matrix("a")], []), mesh(1)), constraints=Constraints())
+    plain = replace(instance_of(chain([matrix("a")], []), mesh(1, 1)), constraints=Constraints())
     assert [one.rule for one in plain.constraints.values if one.limits] == ["line"]
     assert [limit.kind for limit in limits_of(plain)] == ["placement"]
     assert unseen(plain, "line", "memory", "devices") == ("line",) and plain.demands.named() == ()

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from pipecut.formulation.constraints.layers.pin import Pin
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
-from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.constraints import Goal, Recompute
 from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.ingest.scenario.shipped import SHIPPED, scenario_files
@@ -27,6 +27,7 @@ from tests.enumerator import truth
 from tests.laws import so_many
 from tests.problems import problems
 from tests.solvers.cpsat.test_freedoms import has_groups
+from tests.solvers.search.test_fitting import blocks
 
 RECEIVER = "cost.boundary_charge=receiver"
 UNSEEN = [RECEIVER, "cost.stage_time=overlap"]
@@ -71,6 +72,14 @@ def test_elsewhere_the_fastest_that_sees_it_is_asked_and_the_model_checks(
     assert found.solver == name and found.proof is Proof.OPTIMAL
     checker = "brute_force" if name.startswith("cpsat") else "cpsat"
     assert found.checks[-1] == SAME_OPTIMUM.format(find_any(checker).summary)
+
+
+def test_a_small_model_cut_at_blocks_is_reduced_where_no_programme_sees_all_of_it() -> None:
+    instance = replace(blocks(8, 60 * 2**20, recompute=Recompute.BLOCKS), goals=(Goal.STEP_TIME,))
+    assert len(instance.layers) * instance.devices < catalogue.REDUCED_FROM
+    found = plan(instance, Limits(), cross_check=False)
+    assert found.solver == catalogue.REDUCED and found.proof is Proof.OPTIMAL
+    assert found.objective == find_any("cpsat_types").load()(instance, Limits()).objective
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -16,9 +17,11 @@ from pipecut.formulation.constraints.layers.forms import FormLimit
 from pipecut.formulation.constraints.layers.pin import Pin
 from pipecut.formulation.constraints.plans.own import Own
 from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import StoppedError
 from pipecut.formulation.outcome import Limits, Proof
-from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.constraints import Constraints, Placement, Recompute
 from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive as brute_force
@@ -27,6 +30,7 @@ from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.explain import (
     Clash,
     Explanation,
+    Possible,
     explain,
     least_total_bytes,
     limits_of,
@@ -38,6 +42,7 @@ from tests.examples import UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import OF_SINGLE_STAGES, cluster_graphs, instances, layer_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW, constraints
+from tests.solvers.search.test_fitting import blocks
 
 ONE_WORKER = Limits(workers=1)
 LAYERS = chain([matrix("a", 10), matrix("b", 10), matrix("c", 10)], [1, 1])
@@ -129,6 +134,33 @@ def test_memory_is_too_small_by_a_known_amount(memory: int) -> None:
     assert amounts(clash) == {("cluster.devices.unit.memory",): 300 - memory}
     assert needed(instance) == 300 - memory
     assert clash.limits[0].words == f"each of the 2 devices of unit has {memory} bytes of memory"
+
+
+def test_lists_that_leave_nothing_out_are_no_limits() -> None:
+    assert not limits_of(constrained(2, devices_per_stage=(1, 2), tensor_parallel_degrees=(1, 2, 3)))
+    some = constrained(2, 1, devices_per_stage=(1, 2), tensor_parallel_degrees=(1, 2))
+    named = {"placement", "devices_per_stage", "tensor_parallel_degrees"}
+    assert {limit.kind for limit in limits_of(some)} == named
+
+
+@pytest.mark.slow
+def test_what_is_too_hard_to_tell_is_kept_and_a_way_out_is_looked_for_all_the_same() -> None:
+    instance, searched = blocks(3, 9 * 2**20, recompute=Recompute.BLOCKS), Possible._searched
+
+    def without_hard_ones(asked: Possible, one: Instance, **how: bool) -> Plan | None:
+        if one.model.cuts is None:
+            raise StoppedError
+        return searched(asked, one, **how)
+
+    with mock.patch.object(Possible, "_searched", without_hard_ones):
+        found = explain(instance, ONE_WORKER, {one.key for one in openings(instance)})
+    (clash,) = found.clashes
+    assert not found.complete and not clash.minimal
+    assert paths(clash) == {"cluster.devices.card.memory", "model.cuts"}
+    amount = amounts(clash)["cluster.devices.card.memory",]
+    assert amount is not None
+    proofs = [best_plan(more_memory(instance, ["card"], more), ONE_WORKER).proof for more in (amount, amount - 1)]
+    assert proofs == [Proof.OPTIMAL, Proof.INFEASIBLE]
 
 
 def test_a_reserve_is_told_from_the_memory_that_it_is_taken_of() -> None:
