@@ -221,7 +221,7 @@ def checked(instance: Instance, outcome: Outcome, deadline: Deadline = NEVER) ->
         raise FalseClaimError(f"{outcome.solver}: " + "; ".join(problems))
     if unseen:
         broken = (message for _, message in told(unseen))
-        return replace(outcome, proof=Proof.UNKNOWN, notes=(*outcome.notes, *broken))
+        return replace(outcome, proof=Proof.UNKNOWN, notes=tuple(dict.fromkeys((*outcome.notes, *broken))))
     statuses = [claim.status for claim in outcome.claims]
     if outcome.proof is Proof.FEASIBLE and statuses == [Status.PROVED] * len(instance.goals):
         return replace(outcome, proof=Proof.OPTIMAL)

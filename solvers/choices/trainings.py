@@ -308,10 +308,7 @@ def instances_of(instance: Instance) -> list[Instance]:
 
     Where a program computes all blocks again or none, one of each.
     """
-    found = [instance.trained(one) for one in instance.training.choices]
-    alone = [one.training.schedule.in_halves and one.training.chunks == 1 for one in found]
-    rows = zip(found, alone, strict=True)
-    found = [part for one, of_halves in rows for part in (_by_stages(one) if of_halves else (one,))]
+    found = [part for one in instance.training.choices for part in _by_stages(instance.trained(one))]
     asked = instance.constraints
     if asked.one_mode and asked.recompute is Recompute.BLOCKS:
         every = replace(asked, recompute=Recompute.EVERY_BLOCK)
@@ -321,7 +318,9 @@ def instances_of(instance: Instance) -> list[Instance]:
 
 
 def _by_stages(instance: Instance) -> list[Instance]:
-    """Return an instance for each number of stages that a plan may have."""
+    """Return an instance of ZB-H1 for each number of stages that a plan may have, any other as it is."""
+    if not instance.training.schedule.in_halves or instance.training.chunks > 1:
+        return [instance]
     demands, constraints = instance.demands, instance.constraints
     most = min(instance.devices, CutSpace.of(instance).stops, demands.stages_at_most or instance.devices)
     numbers = range(demands.stages_at_least or 1, max(most, demands.stages_at_least or 1) + 1)
@@ -371,8 +370,10 @@ def _chosen(instance: Instance, done: list[_Found], refused: list[str], below: i
     with_plan = [one for one in done if one.value is not None]
     notes = tuple(refused)
     if not with_plan:
-        some = next(one.outcome for one in done if one.outcome is not None)
-        if open_ones:
+        of, some = next((one.instance, one.outcome) for one in done if one.outcome is not None)
+        if some.plan is not None:  # of a method that is blind to a rule it breaks: shown, and claims nothing
+            instance, done = replace(of, constraints=instance.constraints), []
+        elif open_ones:
             times = times_in_a_step(instance)
             least, of_orders = min(one.bound for one in open_ones) // times, _in_anyorder(some, done, times)
             some = replace(some, proof=Proof.UNKNOWN, bound=least, any_order_bound=of_orders)
@@ -432,8 +433,7 @@ def _words(best: _Found, done: list[_Found]) -> str:
 
 def _given_up(best: _Found, done: list[_Found], below: int | None = None) -> list[_Found]:
     """Return the choices that were only asked whether they have a better plan, and have none."""
-    others = (one for one in done if one.outcome is not None and one is not best)
-    return [one for one in others if one.bound >= (below or best.value or 0)]
+    return [one for one in done if one.outcome and one is not best and one.bound >= (below or best.value or 0)]
 
 
 DecideAsk = Callable[[Instance, Limits], Outcome]

@@ -396,3 +396,21 @@ def test_without_a_plan_nothing_is_said_that_one_choice_may_undercut() -> None:
         found = best_training(three_products(numbers), nobody, Limits()).outcome
         assert (found.proof, found.bound, found.any_order_bound) == (Proof.UNKNOWN, 10**9, 10**9 // 2)
         assert found.solver == "auto" and "of one" not in found.notes
+
+
+def test_a_plan_that_breaks_rules_is_shown_of_the_choice_that_it_is_of() -> None:
+    """A planner that does not see a limit plans every number, least micro-batches first; no plan keeps the limit."""
+
+    def blind(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        free = replace(one, constraints=replace(one.constraints, devices_per_stage=()))
+        found = ask(free, limits)[1]
+        return one, checked(one, replace(found, solver="blind", blind_to=("devices_per_stage",)))
+
+    asked = three_products((4, 1, 12))
+    limited = replace(asked.constraints, devices_per_stage=(asked.devices + 1,))
+    decision = best_training(replace(asked, constraints=limited), blind, Limits())
+    chosen, found = decision.instance, decision.outcome
+    assert found.plan is not None and (found.proof, found.bound) == (Proof.UNKNOWN, None)
+    assert found.objective == evaluate(chosen, found.plan).objective
+    told = [note for note in checked(chosen, found).notes if note.startswith("constraints.devices_per_stage")]
+    assert found.solver == "blind" and told and len(told) == len(set(told))
