@@ -1,11 +1,11 @@
 """What every exact method and every route of the double check reads: independence is derived from this table.
 
-An *ingredient* is code that an answer can rest on, named by its modules (``module``, ``module:function``, or
-``room.`` for all modules below a room). Two methods are independent if what they rest on has nothing in common but
-*common ground*: the formulation itself, which says what a plan is and costs. That ground is held by pricing every
-plan (docs/decisions/0006-independence.md). What only *proposes* plans or labels is listed apart: the evaluator or
-a checker judges every proposal, so a mistake in it can cost time, never truth. A test traces the calls of every
-method and compares them with this table.
+An *ingredient* is code that an answer can rest on. Two methods are independent if what they rest on has nothing in
+common but *common ground*: the formulation itself, which says what a plan is and costs. That ground is held by
+pricing every plan (docs/decisions/0006-independence.md). What only *proposes* plans or labels is listed apart:
+the evaluator or a checker judges every proposal, so a mistake in it can cost time, never truth. A test traces the
+calls of every method and compares them with this table; which modules an ingredient is made of is written beside
+that test (``tests/solvers/ingredients.yaml``).
 
 Who is independent of a claim that several methods made together, where a plan is one's and a bound another's.
 
@@ -22,217 +22,39 @@ from pipecut.formulation.outcome import Outcome
 
 
 class Ingredient(enum.Enum):
-    """Code that an answer can rest on: in words, its modules, and whether it is common ground."""
+    """Code that an answer can rest on: in words, and whether it is common ground."""
 
-    EVALUATOR = (
-        "the evaluator",
-        ("pipecut.formulation.evaluate", "pipecut.formulation.costs.prices", "pipecut.formulation.constraints."),
-        True,
-    )
-    FORMULAS = (
-        "the formulas of shares, times and memory",
-        (
-            "pipecut.formulation.problem.shares",
-            "pipecut.formulation.predictor.",
-            "pipecut.formulation.costs.times",
-            "pipecut.formulation.costs.forms",
-            "pipecut.formulation.costs.megatron_forms",
-            "pipecut.formulation.costs.passes",
-            "pipecut.formulation.executed",
-            "pipecut.formulation.schedules.",
-            "pipecut.formulation.problem.training",
-            "pipecut.formulation.costs.memory",
-        ),
-        True,
-    )
-    GROUPS = (
-        "possible groups",
-        (
-            *(
-                f"pipecut.formulation.problem.groups:{name}"
-                for name in ("Group.possible", "_free_groups", "_places", "modes_by_size", "line_places")
-            ),
-            "pipecut.formulation.problem.modes:modes",
-        ),
-        True,
-    )
-    ALIKE = (
-        "alike servers",
-        (
-            *(
-                f"pipecut.formulation.problem.shares:{name}"
-                for name in ("same_servers", "_same", "server_classes")
-            ),
-            "pipecut.formulation.problem.groups:GroupKind.all_of",
-            *(
-                f"pipecut.formulation.suffixes:{name}"
-                for name in ("alike_servers", "_of_equal_groups", "_told_by_order", "_parts", "_kinds_stay")
-            ),
-        ),
-        True,
-    )
-    STATES = (
-        "states of devices",
-        tuple(
-            f"pipecut.formulation.suffixes:{name}"
-            for name in ("suffixes", "LineSuffixes", "FreeSuffixes", "Place", "Step", "_stands_for")
-        ),
-        True,
-    )
-    SUMS = (
-        "sums over layers and devices",
-        ("pipecut.formulation.costs.bounds",),
-        True,
-    )
-    COST_TABLES = (
-        "cost tables",
-        ("pipecut.formulation.costs.tables", "pipecut.formulation.costs.bulk."),
-        True,
-    )
-    MEMORY_TABLES = ("memory tables", ("pipecut.formulation.costs.memory_tables",), True)
-    ENUMERATION = ("the enumeration of all plans", ("pipecut.solvers.exhaustive",))
-    CHECKER = (
-        "the checker of certificates",
-        (
-            "pipecut.formulation.certificates.",
-            "pipecut.formulation.suffixes:slots_matter",
-            "pipecut.formulation.suffixes:rules_by_slot",
-            "pipecut.formulation.costs.least",
-        ),
-    )
-    MOVES = (
-        "moves of single atoms",
-        ("pipecut.solvers.chunks.bulk:first_plan", "pipecut.solvers.chunks.bulk:improved"),
-    )
-    FIRST_PLAN = (
-        "simple first plans",
-        (
-            "pipecut.solvers.search.grids",
-            "pipecut.solvers.search.pieces",
-            *(
-                f"pipecut.solvers.search.first_plan:{name}"
-                for name in (
-                    *("balanced_plans", "is_large", "divided", "even_cuts"),
-                    *("first_plan", "_priced", "_plan", "_pack", "fitting_plans", "_filled", "_fits", "_in_form"),
-                )
-            ),
-        ),
-    )
-    STAGE_TIMES = (
-        "stage tables over forms",
-        ("pipecut.solvers.reference.algorithm_1",),
-    )
-    STAGE_LIMITS = ("how far stages reach", ("pipecut.solvers.dynamic.tables.stage_table:StageLimits",))
-    STAGE_FORMS = (
-        "forms within memory",
-        (
-            *(
-                f"pipecut.solvers.reference.line:{name}"
-                for name in ("AtomTables", "atom_tables", "_small_tables", "_small_memory")
-            ),
-            "pipecut.solvers.dynamic.tables.stage_table:StageTable",
-        ),
-    )
-    ATOMS = (
-        "the best splits of atoms, and chains of them",
-        ("pipecut.solvers.atoms.",),
-    )
-    LINE_PROGRAMME = (
-        "the programme over the line",
-        (
-            *(
-                f"pipecut.solvers.reference.line:{name}"
-                for name in ("accepts", "solve", "places_of", "_without_a_plan", "_priced", "Sweep")
-            ),
-            "pipecut.solvers.search.support:unseen",
-        ),
-    )
-    STATE_REACH = (
-        "reachability of device states",
-        (
-            "pipecut.solvers.dynamic.states.reach",
-            "pipecut.solvers.dynamic.states.states",
-            "pipecut.solvers.dynamic.states.solver",
-        ),
-    )
-    DEMANDED = (
-        "stages that demands leave",
-        (
-            "pipecut.solvers.dynamic.tables.demanded",
-            "pipecut.solvers.step_time.demands",
-            "pipecut.solvers.search.incumbent:search_in_parts",
-        ),
-    )
-    RESPONSES = (
-        "answers of suffixes to arrivals",
-        tuple(
-            f"pipecut.solvers.step_time.{name}"
-            for name in ("asking", "fronts", "growing", "responses", "search", "solver")
-        ),
-    )
-    BOXES = (
-        "bounds of plans in boxes",
-        tuple(
-            f"pipecut.solvers.step_time.bounds.{name}"
-            for name in (
-                *("boxes", "columns", "game", "mixtures", "pass_tables", "paths"),
-                *("rays", "rest", "spans", "sums", "ways"),
-            )
-        ),
-    )
-    REDUCED = (
-        "the reduction to atoms, and times of its stages",
-        (
-            *(
-                f"pipecut.solvers.reduce.{name}"
-                for name in (
-                    *("cells", "exact", "growth", "kinds", "labels"),
-                    *("line", "solver", "stages", "sums", "word"),
-                )
-            ),
-            "pipecut.solvers.reduce.programme:Cell",
-        ),
-    )
-    SUFFIXES = (
-        "the searches over suffixes of reduced plans",
-        tuple(
-            f"pipecut.solvers.reduce.{name}"
-            for name in (
-                *("by_count", "by_devices", "counted", "jointly", "priced", "programme", "search"),
-                *(f"executed.{part}" for part in ("compositions", "leaves", "slowest", "steps")),
-            )
-        ),
-    )
-    ON_TYPES = (
-        "the model on types of stages",
-        tuple(
-            f"pipecut.solvers.cpsat.on_types.{name}" for name in ("counts", "model", "search", "support", "types")
-        ),
-    )
-    MODEL = (
-        "the declarative model",
-        (
-            "pipecut.solvers.cpsat.model",
-            "pipecut.solvers.cpsat.constraints.",
-            "pipecut.solvers.cpsat.variables",
-            "pipecut.solvers.cpsat.solver",
-        ),
-    )
-    CHUNKS = (
-        "the search over chunks",
-        tuple(
-            f"pipecut.solvers.chunks.{name}"
-            for name in (
-                *("bulk", "case", "counting", "model", "paths"),
-                *("runs", "solver", "sums", "support", "weighing"),
-            )
-        ),
-    )
-    CPSAT = ("CP-SAT", ("pipecut.solvers.cpsat.engine",))
-    LABELS = ("the maker of certificates", ("pipecut.solvers.certifying",))
+    EVALUATOR = "the evaluator", True
+    FORMULAS = "the formulas of shares, times and memory", True
+    GROUPS = "possible groups", True
+    ALIKE = "alike servers", True
+    STATES = "states of devices", True
+    SUMS = "sums over layers and devices", True
+    COST_TABLES = "cost tables", True
+    MEMORY_TABLES = "memory tables", True
+    ENUMERATION = "the enumeration of all plans", False
+    CHECKER = "the checker of certificates", False
+    MOVES = "moves of single atoms", False
+    FIRST_PLAN = "simple first plans", False
+    STAGE_TIMES = "stage tables over forms", False
+    STAGE_LIMITS = "how far stages reach", False
+    STAGE_FORMS = "forms within memory", False
+    ATOMS = "the best splits of atoms, and chains of them", False
+    LINE_PROGRAMME = "the programme over the line", False
+    STATE_REACH = "reachability of device states", False
+    DEMANDED = "stages that demands leave", False
+    RESPONSES = "answers of suffixes to arrivals", False
+    BOXES = "bounds of plans in boxes", False
+    REDUCED = "the reduction to atoms, and times of its stages", False
+    SUFFIXES = "the searches over suffixes of reduced plans", False
+    ON_TYPES = "the model on types of stages", False
+    MODEL = "the declarative model", False
+    CHUNKS = "the search over chunks", False
+    CPSAT = "CP-SAT", False
+    LABELS = "the maker of certificates", False
 
-    def __init__(self, words: str, code: tuple[str, ...], ground: bool = False) -> None:
-        self.words, self.code, self.ground = words, code, ground
+    def __init__(self, words: str, ground: bool) -> None:
+        self.words, self.ground = words, ground
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Tables, Times
 from pipecut.formulation.problem.groups import forms_on
+from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.labels import AGAIN, HELD, TIME, WORKING, Labels, best_rows
 from pipecut.solvers.atoms.programs import OUTSIDE, Key, LayerStep, Programs
@@ -23,6 +24,8 @@ from pipecut.solvers.atoms.unbeaten import unbeaten
 
 States = dict[Key, Labels]
 """The unbeaten labels by the forms of the live layers."""
+Passes = tuple[Times, Times, Mapping[tuple[int, int], Times]]
+"""What layers, changes of layout and copies of weights take, by pass in the last place (``PassTables``)."""
 LAYOUTS = OUTSIDE + 1
 RENUMBER = 16
 """After how many live layers the numbers of layouts are counted anew, so that they stay within 64 bits."""
@@ -61,13 +64,20 @@ class _Grown:
 class Fronts:
     """The fronts of an instance; each is made when it is first asked for.
 
-    ``alike`` says by a form the first one that costs others the same: layouts are told apart no further.
+    ``alike`` says by a form the first one that costs others the same: layouts are told apart no further. With
+    ``passes``, which programs and layouts then tell apart, labels have their columns behind the others.
     """
 
     def __init__(
-        self, tables: Tables, held: MemoryTables, known: Programs, alike: Mapping[int, int] | None = None
+        self,
+        tables: Tables,
+        held: MemoryTables,
+        known: Programs,
+        alike: Mapping[int, int] | None = None,
+        passes: Passes | None = None,
     ) -> None:
-        self.tables, self.held, self.programs = tables, held, known
+        self.tables, self.held, self.programs, self.passes = tables, held, known, passes
+        self.width = AGAIN + (0 if passes is None else passes[0].shape[-1])
         self._alike = np.array([(alike or {}).get(one, one) for one in range(LAYOUTS)], dtype=np.int64)
         self._known: dict[tuple[int, FrontRule, Key], States] = {}
         self._costs = cache(self._costs_of)
@@ -91,8 +101,8 @@ class Fronts:
         wanted = list(lefts)
         missing = [left for left in wanted if (program, rule, left) not in self._known]
         if missing:
-            last = _folded(self._history(program, rule, missing)[-1])
-            last = last.of(best_rows(last.labels, _number(last)))
+            last = self._folded(self._history(program, rule, missing)[-1])
+            last = last.of(self.best(last.labels, _number(last)))
             for number, left in enumerate(missing):
                 self._known[program, rule, left] = _by_key(last, np.flatnonzero(last.left == number))
         return {left: self._known[program, rule, left] for left in wanted}
@@ -104,7 +114,7 @@ class Fronts:
         """
         history = self._history(program, rule, [ends[0]])
         last = history[-1]
-        costs = _folded(last).labels
+        costs = self._folded(last).labels
         found = np.flatnonzero((last.key == np.array(ends[1])).all(axis=1) & (costs == label).all(axis=1))
         if not len(found):
             raise LookupError(f"program {program}: no forms lead from {ends[0]} to {ends[1]} at {label.tolist()}")
@@ -119,16 +129,19 @@ class Fronts:
         count, known = len(lefts), self.programs.all[program]
         none = np.zeros(count, dtype=np.int64)
         key = np.array(lefts, dtype=np.int64).reshape(count, known.width)
-        columns = AGAIN + (rule.alone is not None)
+        columns = self.width + (rule.alone is not None)
         begun = _Grown(np.zeros((count, columns), dtype=np.int64), key, np.arange(count), none, none)
         history = [begun]
         for step in known.steps:
             grown = self._grown(rule, step, history[-1])
             labels, number = grown.labels, _number(grown)
-            # Less that is computed again is better, too.
-            best = unbeaten(labels, number, self.tables.deadline) if columns > AGAIN else best_rows(labels, number)
-            history.append(grown.of(best))
+            history.append(grown.of(self.best(labels, number)))
         return history
+
+    def best(self, labels: Labels, number: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the rows that no other of their number is at most; less that is computed again is better, too."""
+        wide = self.passes is not None or labels.shape[1] > AGAIN
+        return unbeaten(labels, number, self.tables.deadline) if wide else best_rows(labels, number)
 
     def _grown(self, rule: FrontRule, step: LayerStep, so_far: _Grown) -> _Grown:
         """Return every label with the next layer in every form that it may have."""
@@ -147,7 +160,9 @@ class Fronts:
         labels = so_far.labels[before]
         labels[:, TIME] += costs[:, TIME]
         for at, edge in step.edges:
-            labels[:, TIME] += self._changes(rule.kind, edge)[key[:, at], form]
+            more = self._changes(rule.kind, edge)[key[:, at], form]
+            labels[:, TIME] += more[:, TIME]
+            labels[:, AGAIN : self.width] += more[:, 1:]
         labels[:, HELD] += costs[:, HELD]
         labels[:, AGAIN:] += costs[:, AGAIN:]
         np.maximum(labels[:, WORKING], costs[:, WORKING], out=labels[:, WORKING])
@@ -165,24 +180,36 @@ class Fronts:
             if held.copies:
                 more = held.copies[copy.earlier, layer]
                 lasting, working = lasting + more.lasting(rule.keeps, kind), working + more.working_set[kind]
+        taken = self._passes_of(kind, layer, copied=copied)
         if rule.alone is None:
-            return np.column_stack([moved, lasting, working])
+            return np.column_stack([moved, lasting, working, *taken])
         again = held.once[kind, layer] - held.once[rule.alone, layer]
-        return np.column_stack([moved, lasting - again, working, again])
+        return np.column_stack([moved, lasting - again, working, *taken, again])
+
+    def _passes_of(self, kind: int, layer: int, *, copied: bool) -> list[Times]:
+        """Return what a layer takes in each column of passes, by form; nothing of forms that it may not have."""
+        if self.passes is None:
+            return []
+        found, copy = self.passes[0][kind, layer], self.tables.instance.copies[layer]
+        if copied and copy is not None:
+            found = found + self.passes[2][copy.earlier, layer][kind]
+        return [*np.where(found < FORBIDDEN, found, 0).T]
 
     def _changes_of(self, kind: int, number: int) -> Times:
         """Return what changes of layout cost at edges of this number; from outside they cost nothing."""
-        inner = self.tables.between[kind, self.programs.edges[number]]
-        changes = np.zeros((LAYOUTS, inner.shape[1]), dtype=np.int64)
+        edge = self.programs.edges[number]
+        inner = self.tables.between[kind, edge][..., None]
+        if self.passes is not None:
+            inner = np.concatenate([inner, self.passes[1][kind, edge]], axis=-1)
+        changes = np.zeros((LAYOUTS, *inner.shape[1:]), dtype=np.int64)
         changes[: len(inner)] = inner
         return changes
 
-
-def _folded(grown: _Grown) -> _Grown:
-    """Return labels of an atom that is done: what is computed again is there while its layers work."""
-    labels = grown.labels[:, :AGAIN].copy()
-    labels[:, WORKING] += grown.labels[:, AGAIN:].sum(axis=1)
-    return replace(grown, labels=labels)
+    def _folded(self, grown: _Grown) -> _Grown:
+        """Return labels of an atom that is done: what is computed again is there while its layers work."""
+        labels = grown.labels[:, : self.width].copy()
+        labels[:, WORKING] += grown.labels[:, self.width :].sum(axis=1)
+        return replace(grown, labels=labels)
 
 
 def _number(grown: _Grown) -> NDArray[np.int64]:

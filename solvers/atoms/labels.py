@@ -54,7 +54,7 @@ def joined(one: Labels, other: Labels) -> Labels:
     """Return every label of ``one`` followed by every one of ``other``."""
     both = one[:, None, :] + other[None, :, :]
     np.maximum(one[:, None, WORKING], other[None, :, WORKING], out=both[:, :, WORKING])
-    return both.reshape(-1, 3)
+    return both.reshape(-1, both.shape[-1])
 
 
 def parts_of(label: Labels, one: Labels, other: Labels) -> tuple[Labels, Labels] | None:

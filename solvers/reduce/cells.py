@@ -130,6 +130,7 @@ class Cells:
     cases: tuple[RecomputeCase, ...]
     working: Numbers
     growth: AtomGrowth
+    passes: PassTables | None = None
     _slots: dict[int, Numbers] = field(default_factory=dict)
 
     @property
@@ -166,19 +167,21 @@ class Cells:
         each: bool = False,
         only: Only = None,
         part: int = 0,
+        passes: PassTables | None = None,
     ) -> Cells:
         """Make the cells of these kinds of groups. Raises StoppedError after the deadline.
 
         Times are with what is done once a step charged to its micro-batches, or those of ``each`` pass alone. Of
         one stage ``only``, or of all first ones; with times in fewer ``part`` bits, and bytes not weighed.
+        Layers and layouts that differ in any of some ``passes`` are told apart.
         """
         tables, held = priced
-        instance = word.short
-        known = programs(tables, held, word.short_space)
+        instance, apart = word.short, tables if passes is None else passes.told_apart(tables)
+        known = programs(apart, held, word.short_space)
         lending = Lending(tables, word.short_space)
         received = np.zeros((len(tables.kinds), len(instance.layers) + 1), dtype=np.int64)
         nodes = Nodes.of(word, known, received if held is None else held.received, lending, only)
-        alike = alike_forms(tables, held)
+        alike = alike_forms(apart, held)
         scale = max(1, scale_of(word.whole) >> part) if only is None or only == FIRST else 1
         # No stage has more in flight than there are micro-batches.
         many = [one for one in IN_FLIGHT if held is not None and one <= instance.training.micro_batches]
@@ -190,7 +193,7 @@ class Cells:
             weights = _priced(weights, octaves[::FEWER], many)
         grown = AtomGrowth(LayerSums(tables, held, weights, known, alike), nodes, lending, word)
         cases, working = grown.cases(deadline), grown.working()
-        return Cells(word, tables, held, nodes, weights, octaves, cases, working, grown)
+        return Cells(word, tables, held, nodes, weights, octaves, cases, working, grown, passes)
 
     def least(self, in_flight: int) -> Numbers:
         """Return ``[kind, node]``: the least time of a stage with so many micro-batches in flight, in ns.

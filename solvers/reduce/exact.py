@@ -7,20 +7,25 @@ atom. What the rest weighs at least at some price of a byte leaves out almost al
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.limits import NEVER, Deadline, TooLargeError
 from pipecut.formulation.schedules.keeps import Keeps
-from pipecut.solvers.atoms.fronts import FrontRule, Fronts
-from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, best_rows, joined
+from pipecut.solvers.atoms.fronts import FrontRule, Fronts, States
+from pipecut.solvers.atoms.labels import AGAIN, HELD, TIME, WORKING, joined
 from pipecut.solvers.atoms.labels import Labels as Rows
 from pipecut.solvers.atoms.programs import OUTSIDE, Key
 from pipecut.solvers.reduce.labels import Amounts, StageLabel, StageLabels
 from pipecut.solvers.reduce.programme import Cell
+from pipecut.solvers.reduce.sums import Numbers
 
+MOST_ROWS = 10_000
+"""So many ways to run the first atoms of a stage are told apart at most where all are asked for."""
 _State = tuple[Key, Key]
 """The layouts of what is live, and the statuses of tensors (``solvers.atoms.blocks``)."""
 _Parts = list[tuple[Rows, NDArray[np.intp], tuple[_State, FrontRule], Rows]]
@@ -42,6 +47,8 @@ class ExactStage:
     """The labels of one stage on one kind of group with so many micro-batches in flight, within a limit in ns.
 
     ``fronts`` have the times that count; ``prices`` are the numbers of those of ``labels`` that leave labels out.
+    So do weights of passes ``beside``, with the labels of these, and what all weighs at most. Without ``memory``
+    it leaves none out, and labels are compared by what they take in each pass alone.
     """
 
     fronts: Fronts
@@ -53,24 +60,48 @@ class ExactStage:
     limit: int
     deadline: Deadline = NEVER
     forms: dict[object, tuple[int, ...]] = field(default_factory=dict)
+    beside: Sequence[tuple[Numbers, StageLabels, int]] = ()
+    memory: bool = True
 
     def least(self) -> StageLabel | None:
         """Return the label with the least time that fits, if it is below the limit. Raises StoppedError."""
+        states = self._states()
+        ends = [(int(one.rows[:, TIME].min()), key) for key, one in states[-1].items() if len(one.rows)]
+        # Not all that is too long is left out on the way, and of that which is not the best may be gone.
+        if not ends or min(ends)[0] >= self.limit:
+            return None
+        key = min(ends)[1]
+        return self._label(states, key, int(states[-1][key].rows[:, TIME].argmin()))
+
+    def all(self) -> list[tuple[Rows, Callable[[], StageLabel] | None]]:
+        """Return the labels below the limit, of each what it takes by pass, and how it is had.
+
+        None: it does not fit. No other is at most in every column. Raises StoppedError, and TooLargeError for too
+        many.
+        """
+        states = self._states()
+        rows = [(row, key, at) for key, one in states[-1].items() for at, row in enumerate(one.rows)]
+        rows = [row for row in rows if row[0][TIME] < self.limit]
+        fits = [int(row[HELD] + row[WORKING]) <= self.room for row, _, _ in rows]
+        had = [partial(self._label, states, key, at) for _, key, at in rows]
+        return [(row[AGAIN:], get if fit else None) for (row, _, _), get, fit in zip(rows, had, fits, strict=True)]
+
+    def _states(self) -> list[dict[_State, _Grown]]:
+        """Return the labels before the first atom, and behind every one."""
         labels, programs = self.labels, self.fronts.programs
         nodes = labels.way(self.cell.first, self.cell.stop)
         width = programs.all[labels.growth.nodes.program[nodes[0]]].width
         none = np.zeros(1, dtype=np.intp)
-        start = np.zeros((1, 3), dtype=np.int64)
+        start = np.zeros((1, self.fronts.width), dtype=np.int64)
         outside = labels.growth.outside(labels.growth.nodes.atom[nodes[0]])
         states = [{((OUTSIDE,) * width, outside): _Grown(start, none, [], none, start)}]
         for at, node in enumerate(nodes):
             self.deadline.check()
             states.append(self._grown(states[-1], node, at))
-        ends = [(int(one.rows[:, TIME].min()), key) for key, one in states[-1].items() if len(one.rows)]
-        # Not all that is too long is left out on the way, and of that which is not the best may be gone.
-        if not ends or min(ends)[0] >= self.limit:
-            return None
-        return self._label(states, nodes, min(ends)[1])
+            rows = sum(len(one.rows) for one in states[-1].values())
+            if rows > MOST_ROWS and self.fronts.passes is not None:
+                raise TooLargeError(f"{rows} ways to run a stage")
+        return states
 
     @property
     def kind(self) -> int:
@@ -86,7 +117,7 @@ class ExactStage:
         program = self.labels.growth.nodes.program[node]
         parts: dict[_State, _Parts] = {}
         for rule in self.fronts.choices(self._rule(), self.labels.growth.nodes.choices(node)):
-            fronts = self.fronts.of(program, rule, {layouts for layouts, _ in before})
+            fronts = self._fronts(program, rule, {layouts for layouts, _ in before})
             for left, grown in before.items():
                 more, statuses = self._more(node, rule, left, at)
                 for right, front in fronts[left[0]].items():
@@ -97,7 +128,18 @@ class ExactStage:
                     if kept.any():
                         part = rows[kept], one[kept], (left, rule), front[other[kept]]
                         parts.setdefault((right, statuses), []).append(part)
-        return {key: _unbeaten(row) for key, row in parts.items()}
+        return {key: self._unbeaten(row) for key, row in parts.items()}
+
+    def _fronts(self, program: int, rule: FrontRule, lefts: set[Key]) -> Mapping[Key, States]:
+        """Return the fronts of an atom, without those that are beaten if memory is not looked at."""
+        fronts = self.fronts.of(program, rule, lefts)
+        if self.memory:
+            return fronts
+        return {left: {right: row[self._best(row)] for right, row in of.items()} for left, of in fronts.items()}
+
+    def _best(self, rows: Rows) -> NDArray[np.intp]:
+        """Return the rows that no other is at most in every column that counts."""
+        return self.fronts.best(rows[:, 0 if self.memory else AGAIN :], np.zeros(len(rows), dtype=np.int64))
 
     def _more(self, node: int, rule: FrontRule, left: _State, at: int) -> tuple[Rows, Key]:
         """Return what an atom takes beside its front, computing and what stays of tensors, and their statuses."""
@@ -106,25 +148,29 @@ class ExactStage:
         first, stop = list(growth.word.short_space.atoms())[atom]
         computed, again = int(self.fronts.tables.compute[rule.kind, first:stop].sum()), rule.alone is not None
         stays, statuses = growth.lending.after(growth.lending.of_atom[atom], left, (at, self.kind), again=again)
-        return np.array([computed, self.in_flight * stays, 0]), statuses
+        more = np.zeros(self.fronts.width, dtype=np.int64)
+        more[[TIME, HELD]] = computed, self.in_flight * stays
+        return more, statuses
 
     def _may_win(self, rows: Rows, right: Key, at: int) -> NDArray[np.bool_]:
         """Tell which labels may still end within limit and room, by what the rest weighs at least."""
-        kept = rows[:, HELD] + rows[:, WORKING] <= self.room
+        kept = (rows[:, HELD] + rows[:, WORKING] <= self.room) | (not self.memory)
         sums = self.labels.growth.sums
         place = tuple(sums.ends.index(sums.alike.get(form, form)) for form in right)
         rests = self.labels.rests(self.cell.first, self.cell.stop)[at][place]
         spare = np.minimum(rows[:, HELD] + rows[:, WORKING] - self.room, 0)
-        for one in self.prices:
+        for one in self.prices if self.memory else (0,):
             weighed = sums.weights.scale * rows[:, TIME] + self.labels.prices[one][0] * spare
             kept &= weighed + int(rests[one]) < sums.weights.scale * self.limit
+        for often, labels, limit in self.beside:
+            rest = int(labels.rests(self.cell.first, self.cell.stop)[at][place][0])
+            kept &= rows[:, AGAIN:] @ often + rest < limit
         return kept
 
-    def _label(self, states: list[dict[_State, _Grown]], nodes: list[int], key: _State) -> StageLabel:
-        """Go back from the best label to the first atom."""
-        last = states[-1][key]
-        row = int(last.rows[:, TIME].argmin())
-        time, held, working = (int(one) for one in last.rows[row])
+    def _label(self, states: list[dict[_State, _Grown]], key: _State, row: int) -> StageLabel:
+        """Go back from a label to the first atom."""
+        nodes = self.labels.way(self.cell.first, self.cell.stop)
+        time, held, working = (int(one) for one in states[-1][key].rows[row][:AGAIN])
         forms: list[tuple[int, ...]] = []
         again: list[int] = []
         for at in range(len(nodes) - 1, -1, -1):
@@ -148,11 +194,10 @@ class ExactStage:
             self.forms[known] = tuple(self.fronts.forms(program, rule, ends, own))
         return self.forms[known]
 
-
-def _unbeaten(parts: _Parts) -> _Grown:
-    rows = np.concatenate([part[0] for part in parts])
-    before = np.concatenate([part[1] for part in parts])
-    of = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
-    own = np.concatenate([part[3] for part in parts])
-    best = best_rows(rows, np.zeros(len(rows), dtype=np.int64))
-    return _Grown(rows[best], before[best], [part[2] for part in parts], of[best], own[best])
+    def _unbeaten(self, parts: _Parts) -> _Grown:
+        rows = np.concatenate([part[0] for part in parts])
+        before = np.concatenate([part[1] for part in parts])
+        of = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+        own = np.concatenate([part[3] for part in parts])
+        best = self._best(rows)
+        return _Grown(rows[best], before[best], [part[2] for part in parts], of[best], own[best])

@@ -17,6 +17,7 @@ from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.reduce.executed.steps import ByStep
 from pipecut.solvers.reduce.solver import NAME, Search, gone_on, search_of
 
 SearchOf = Callable[[Instance, int, Deadline], Search]
@@ -36,6 +37,11 @@ class _Part:
     search: Search | None = None
     begun: bool = False
     done: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is open but ways to run stages."""
+        return self.begun and isinstance(self.search, ByStep) and self.search.settled
 
 
 @dataclass(slots=True)
@@ -105,21 +111,20 @@ class Jointly:
         """Go on with a part."""
         search = self._opened(part)
         search.upper = self.best
-        if part.begun:
-            following = gone_on(search)
-            part.search, part.done = following or search, following is None
-        else:
-            search.begin()
-            part.begun = True
-        self._learn(part)
+        try:
+            if part.begun:
+                following = gone_on(search)
+                part.search, part.done = following or search, following is None
+            else:
+                search.begin()
+                part.begun = True
+        finally:  # a search that is stopped may have found a plan
+            self._learn(part)
 
     def _search(self) -> None:
-        """Go on with the part of the least bound."""
-        while open_ := [one for one in self.parts if not one.done]:
-            part = min(open_, key=lambda one: one.bound)
-            if part.bound >= self.best:
-                return
-            self._go_on(part)
+        """Go on with the part of the least bound; those come last of which ways to run stages alone are open."""
+        while open_ := [one for one in self.parts if not one.done and one.bound < self.best]:
+            self._go_on(min(open_, key=lambda one: (one.settled, one.bound)))
 
     def _learn(self, part: _Part) -> None:
         search = part.search

@@ -8,8 +8,9 @@ time found exactly (``solvers.reduce.exact``). A bound that rests on settled sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 
 import numpy as np
@@ -117,12 +118,17 @@ class ReducedStages:
             seats[seat] = _Seat(known[id(where.cells)], where.kinds)
         return ReducedStages(self.word, self.line, self.deadline, False, seats, set(self._true))
 
-    def weighed(self, seat: int, priced: PricedPasses, often: Numbers, stage: tuple[int, int]) -> ReducedStages:
-        """Return one stage on a seat, in which passes and synchronisation count so often in place of times."""
-        tables = weighed(priced.tables, priced.passes, often)
-        cells = Cells.of(self.word, (tables, priced.held), self.deadline, only=stage)
-        kinds = tuple(range(len(cells.kinds)))
-        return ReducedStages(self.word, self.line, self.deadline, False, {seat: _Seat(cells, kinds)}, {seat})
+    def weighed(
+        self, seat: int, priced: PricedPasses, often: Numbers, stage: tuple[int, int], *, apart: bool = False
+    ) -> ReducedStages:
+        """Return one stage on a seat, in which passes and synchronisation count so often in place of times.
+
+        What differs in any pass is told ``apart``, for :meth:`listed`.
+        """
+        tables, passes = weighed(priced.tables, priced.passes, often), priced.passes if apart else None
+        cells = Cells.of(self.word, (tables, priced.held), self.deadline, only=stage, passes=passes)
+        seats = {seat: _Seat(cells, priced.tables.kind_of)}
+        return ReducedStages(self.word, self.line, self.deadline, False, seats, {seat})
 
     def promising(self, cell: Cell, slot: int) -> list[tuple[int, Group]]:
         """Return the groups that a stage may have, with what it takes at least on each, the least first."""
@@ -289,7 +295,7 @@ class ReducedStages:
             limit = min(limit, self.taken(label))
         found = label
         if limit > done:
-            found = self._search(cells, kind, in_flight, cell, limit)
+            found = self._search(cells, kind, in_flight, cell, limit).least()
             if found is None and label is not None and self.taken(label) == limit:
                 found = label
         if found is not None:
@@ -365,15 +371,50 @@ class ReducedStages:
             at -= 1
         return at if at < many else None
 
-    def _search(self, cells: Cells, kind: int, in_flight: int, cell: Cell, limit: int) -> StageLabel | None:
-        """Return the label with the least time below a limit."""
+    def _search(self, cells: Cells, kind: int, in_flight: int, cell: Cell, limit: int) -> ExactStage:
+        """Return the labels with times below a limit."""
         room, labels = self._room(cells, kind, in_flight, cell), self._weighed(cells, kind, in_flight)
         at = self._cheapest(cells, kind, in_flight, cell)
         near = labels.prices[-1 if at is None else at][0]
         rows = [n for n, (price, _) in enumerate(labels.prices) if near <= NEAR * price and price <= NEAR * near]
         return ExactStage(
             self._fronts_of(cells), labels, rows, in_flight, room, cell, limit, self.deadline, self._forms
-        ).least()
+        )
+
+    def listed(
+        self,
+        cell: Cell,
+        slot: int,
+        limit: int,
+        beside: Sequence[tuple[Numbers, ReducedStages, int]],
+        *,
+        memory: bool,
+    ) -> Iterator[tuple[Numbers, Callable[[], Stage] | None]]:
+        """Yield all ways to run a stage that weigh less than a limit: what it takes by pass, and how it is had.
+
+        And less with other weights ``beside``, of each the stages and the limit. In all of these what differs in
+        any pass is told apart (:meth:`weighed`), and memory is limited. Each way that is left out is in no pass
+        better than one that is there. Without ``memory`` some do not fit, which are not to be had (None). Raises
+        StoppedError, and TooLargeError where they are too many.
+        """
+        seat, in_flight = int(self.line.seat[cell.x, cell.size]), self.in_flight(slot)
+        cells, kinds = self._seats[seat].cells, self._seats[seat].distinct
+        bounds = cells.least(in_flight)[kinds, self._node(seat, cell)]
+        for kind in (kind for kind, bound in zip(kinds, bounds.tolist(), strict=True) if bound < limit):
+            group = Group.on_line(self.word.short, cell.x, self.line.sizes[cell.size], cells.kinds[kind].mode)
+            search = self._search(cells, kind, in_flight, cell, limit)
+            search.memory, search.beside = (
+                memory,
+                [
+                    (often, other._weighed(other._seats[seat].cells, kind, in_flight), most)
+                    for often, other, most in beside
+                ],
+            )
+            for passes, label in search.all():
+                yield passes, label and partial(self._made, cell, group, label)
+
+    def _made(self, cell: Cell, group: Group, label: Callable[[], StageLabel]) -> Stage:
+        return self.stage_of(cell, group, label())
 
     def _weighed(self, cells: Cells, kind: int, in_flight: int) -> StageLabels:
         key = (id(cells), kind, in_flight)
@@ -390,7 +431,8 @@ class ReducedStages:
             if self.each:
                 tables = replace(tables, inside=tables.each, copies=tables.copies_each)
             sums = cells.growth.sums
-            self._fronts[id(cells)] = Fronts(tables, held, sums.programs, sums.alike)
+            taken = cells.passes and (cells.passes.layers, cells.passes.changes, cells.passes.copies)
+            self._fronts[id(cells)] = Fronts(tables, held, sums.programs, sums.alike, taken)
         return self._fronts[id(cells)]
 
 

@@ -230,10 +230,14 @@ class StepSearch(TypeSearch):
         known = self.known
         if self.leaves is None:
             judged = replace(known.instance, goals=known.instance.goals[:1])
-            self.leaves = Leaves(judged, self.space.stages, lambda plan, _: known.offer(plan))
-        found = self.leaves.bound(cells, value, known.upper)
+            self.leaves = Leaves(judged, self.space.stages, self._offered)
+        found = self.leaves.bound(cells, value, known.upper, ways=True)
         if found < known.upper:
             self.left[count] = min(self.left.get(count, FORBIDDEN), found)
+
+    def _offered(self, plan: Plan, _: int) -> int:
+        self.known.offer(plan)
+        return self.known.upper
 
     def _taken(self, path: PassPath, cells: list[Cell]) -> int:
         """Return what a path takes at least with these stages."""

@@ -6,11 +6,18 @@ the others do (``ReducedStages.weighed``), and no plan of the composition is bel
 weights. One side weighs paths, the other answers with the ways that take least, as in
 ``solvers.step_time.bounds.game``: each answer is a plan, whose critical path is weighed from then on. Mostly the
 first critical path settles it, as what takes least on the way of the slowest stage is what was chosen.
+
+Ways of one stage may mix to what none of them is, as a first stage that synchronises less and computes more. A gap
+that weights leave is closed by all ways of that stage which may be in a better plan: of many at once the least
+passes are taken, and they are parted until nothing is left. They are few, as each path says what they may take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,8 +25,9 @@ from numpy.typing import NDArray
 
 from pipecut.formulation.costs.passes import stage_passes
 from pipecut.formulation.costs.times import activation_ns, gradient_ns
+from pipecut.formulation.limits import TooLargeError
 from pipecut.formulation.problem.groups import Group
-from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.solvers.reduce.cells import PricedPasses
@@ -40,6 +48,8 @@ from pipecut.solvers.step_time.bounds.paths import (
 
 ROUNDS = 12
 """So often paths are weighed anew."""
+Way = tuple[Numbers, Callable[[], Stage] | None]
+"""What a stage takes in each pass, and how it is had; None: it does not fit."""
 UNIT_BITS, SUM_BITS = 16, 54
 """Weights add up to so much at most, and weighted sums stay below so many bits."""
 COUNTED = [FORWARD, BACKWARD, SYNC]
@@ -65,19 +75,31 @@ def rows_of(instance: Instance, plan: Plan, passes: Iterable[tuple[int, ...]]) -
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a composition: paths, and plans with their passes, ``passes[row, stage]``."""
+    """What is known of a composition: paths, and plans with their passes, ``passes[row, stage]``.
+
+    ``chosen`` are passes that some stages take at least, in the ways that are looked at, and count in place of
+    their own. ``limits`` are counts of passes by stage, and what it weighs less than, by the weights of the last
+    answer.
+    """
 
     cells: list[Cell]
     paths: list[PassPath]
     plans: list[Plan]
     passes: list[Numbers]
     bound: int
+    chosen: dict[int, Numbers] = field(default_factory=dict)
+    limits: list[tuple[Numbers, int]] = field(default_factory=list)
+
+    def differing(self) -> list[int]:
+        """Return in how many ways each stage stands in the plans."""
+        return [len({tuple(rows[COUNTED, at]) for rows in self.passes}) for at in range(len(self.cells))]
 
     def lightest(self, at: int, counts: Numbers) -> tuple[int, Stage]:
         """Return what a stage of a known plan weighs at least, and that stage."""
         sums = [int(passes[COUNTED, at] @ counts) for passes in self.passes]
         least = min(sums)
-        return least, self.plans[sums.index(least)].stages[at]
+        stage = self.plans[sums.index(least)].stages[at]
+        return (int(self.chosen[at] @ counts) if at in self.chosen else least), stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +114,17 @@ class _Answer:
 
 @dataclass(slots=True)
 class Leaves:
-    """The compositions of one instance; ``take`` is told of every plan that is found on the way."""
+    """The compositions of one instance.
+
+    ``take`` is told of every plan that is found on the way, and what it takes, and returns what plans have to be
+    below from then on, which is ``most``.
+    """
 
     instance: Instance
     stages: ReducedStages
-    take: Callable[[Plan, int], None]
+    take: Callable[[Plan, int], int]
+    most: int = FORBIDDEN
+    _number: Iterator[int] = field(default_factory=itertools.count)
     _priced: dict[tuple[int, tuple[Group, ...]], PricedPasses] = field(default_factory=dict)
     _passes: dict[object, tuple[int, ...]] = field(default_factory=dict)
     _answers: dict[object, _Answer] = field(default_factory=dict)
@@ -106,34 +134,111 @@ class Leaves:
         if plan is not None:
             self._learn(_Known(cells, [], [], [], 0), plan)
 
-    def bound(self, cells: list[Cell], bound: int, below: int) -> int:
-        """Return what no plan of a composition is below, given such a bound; no more than ``below``."""
+    def bound(self, cells: list[Cell], bound: int, below: int, *, ways: bool = False) -> int:
+        """Return what no plan of a composition is below, given such a bound; no more than ``below``.
+
+        By weights of paths; where these leave a gap by all the ``ways`` to run one stage after another, too.
+        """
         first = self.stages.plan(cells)
         if first is None:
             return bound
         known = _Known(cells, [], [], [], bound)
         self._learn(known, first)
+        return self._closed(known, below) if ways else self._weighed(known, below)
+
+    def _closed(self, known: _Known, below: int) -> int:
+        """Weigh paths; then try the ways of a stage that differs among the plans they were weighed by.
+
+        Of the one that differs least first: what is chosen coarsely leaves the larger gaps.
+        """
+        found, memory = self._weighed(known, below), self.instance.constraints.memory
+        differing = [(many, at) for at, many in enumerate(known.differing()) if many > 1 and memory]
+        for (_, at), fitting in itertools.product(sorted(differing), (False, True)):
+            if found >= min(below, self.most):
+                break
+            with suppress(TooLargeError):
+                ways = self._ways(known, at, min(below, self.most), memory=fitting)
+                found = max(found, self._parted(known, at, ways, below) if ways else min(below, self.most))
+        return found
+
+    def _ways(self, known: _Known, at: int, below: int, *, memory: bool) -> list[Way]:
+        """Return the ways of a stage that plans below may have by all weights and by each path.
+
+        Raises TooLargeError where they are too many, or nothing leaves any out.
+        """
+        cell, slot, limits = known.cells[at], len(known.cells) - 1 - at, list[tuple[Numbers, int]]()
+        for paths in (known.paths, *([path] for path in known.paths)):
+            some = replace(known, paths=paths, limits=[])
+            self._answered(some, below)
+            limits += some.limits[at : at + 1]
+        if not limits:
+            raise TooLargeError("no limit to the ways of a stage")
+        seat, (often, limit) = int(self.stages.line.seat[cell.x, cell.size]), limits[0]
+        groups = self._promising(cell, slot, int(min(often[0], often[1])), limit)
+        if not groups:
+            return []
+        priced, ends = self._price(seat, groups), (cell.first, cell.stop)
+        first, *others = (self.stages.weighed(seat, priced, one, ends, apart=True) for one, _ in limits)
+        beside = [(one, stages, most) for (one, most), stages in zip(limits[1:], others, strict=True)]
+        return list(first.listed(cell, slot, limit, beside, memory=memory))
+
+    def _parted(self, known: _Known, at: int, ways: list[Way], below: int) -> int:
+        """Return what no plan with one of some ways of a stage is below: of many by their least, then by halves.
+
+        Those of the least bound come first.
+        """
+        open_, left = [(known.bound, next(self._number), ways)], FORBIDDEN
+        while open_ and open_[0][0] < min(below, self.most, left):
+            self.stages.deadline.check()
+            some = heapq.heappop(open_)[2]
+            if len(some) == 1:
+                left = min(left, self._closed(self._with(known, at, some), below))
+                continue
+            passes = np.array([one for one, _ in some])
+            order = np.argsort(passes[:, int(np.argmax(np.ptp(passes, axis=0)))], kind="stable").tolist()
+            for half in (order[: len(order) // 2], order[len(order) // 2 :]):
+                part = [some[one] for one in half]
+                heapq.heappush(
+                    open_, (self._weighed(self._with(known, at, part), below), next(self._number), part)
+                )
+        return min(left, below, self.most, *(one[0] for one in open_[:1]))
+
+    def _with(self, known: _Known, at: int, ways: list[Way]) -> _Known:
+        """Return what is known of the plans with one of some ways of a stage: it takes their least at least."""
+        least = np.min([one for one, _ in ways], axis=0)
+        found = _Known(known.cells, known.paths, [], [], known.bound, {**known.chosen, at: least})
+        had = next((one for _, one in ways if one is not None), None)
+        for plan in known.plans:
+            stage = plan.stages[at] if had is None else had()
+            self._learn(found, Plan((*plan.stages[:at], stage, *plan.stages[at + 1 :])))
+        return found
+
+    def _weighed(self, known: _Known, below: int) -> int:
+        """Weigh paths until that says no more; return what no plan is below then, no more than the best one."""
         for _ in range(ROUNDS):
-            if known.bound >= below:
-                return below
-            answer = self._answered(known, below)
-            if answer is None or known.bound >= below:
-                return min(known.bound, below)
+            limit = min(below, self.most)
+            answer = self._answered(known, limit)
+            if answer is None or known.bound >= limit:
+                return min(known.bound, limit)
             many = len(known.paths), len(known.plans)
             self._learn(known, answer)
             self._mix(known)
             if (len(known.paths), len(known.plans)) == many:
                 break
-        return min(known.bound, below)
+        return min(known.bound, below, self.most)
 
     def _learn(self, known: _Known, plan: Plan) -> None:
         """Take in a plan: its passes, and its critical path where that is a new one."""
         own = [self._passes_of(stage, cell) for stage, cell in zip(plan.stages, known.cells, strict=True)]
         rows = rows_of(self.instance, plan, own)
+        value = int(longest_path(self.instance.training, rows.astype(np.float64)).length)
+        self.most = min(self.most, self.take(plan, value))
+        for at, least in known.chosen.items():
+            rows[COUNTED, at] = least
         if not any(np.array_equal(rows, one) for one in known.passes):
             known.plans.append(plan)
             known.passes.append(rows)
-            self.take(plan, int(self._path(known, rows.astype(np.float64)).length))
+            self._path(known, rows.astype(np.float64))
 
     def _path(self, known: _Known, passes: NDArray[np.float64]) -> PassPath:
         """Return the critical path of some passes, which is known from then on."""
@@ -184,7 +289,7 @@ class Leaves:
         for at, (cell, slot, own) in enumerate(rows):
             limit = most - sum(least) + least[at]
             value, stage = known.lightest(at, own)
-            lighter = self._lighter(cell, slot, own, min(limit, value))
+            lighter = None if at in known.chosen else self._lighter(cell, slot, own, min(limit, value))
             if lighter is not None:
                 value, stage = lighter
             least[at] = max(least[at], min(value, limit))
@@ -193,6 +298,7 @@ class Leaves:
                 break
         if len(answers) == len(rows) or sum(least) >= most:
             known.bound = max(known.bound, ceil_div(sum(least) + transfers, unit))
+            known.limits = [(counts[at], most - sum(least) + one) for at, one in enumerate(least)]
         return Plan(tuple(answers)) if len(answers) == len(rows) else None
 
     def _pair(self, cell: Cell, slot: int) -> int:

@@ -8,8 +8,9 @@ Plans are sorted by what their slowest stage takes: intervals of that are halved
 (``solvers.reduce.executed.slowest``). Where an interval is narrow the compositions of its plans are looked at
 (``solvers.reduce.executed.compositions``), those that take little more than its bound first: their stages are
 settled, and what is then still below the best plan is settled by weighing its paths
-(``solvers.reduce.executed.leaves``). Where none is left the bound has risen. So the search ends with a proof, but
-where even these leave a gap; then the bound is what is left of it.
+(``solvers.reduce.executed.leaves``). Where none is left the bound has risen. Last come the compositions of which
+paths leave a gap: the ways to run their stages are tried. So the search ends with a proof, but where these are too
+many; then the bound is what is left.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class ByStep:
     """The search of one number of micro-batches.
 
     ``bound`` is what no plan undercuts; ``best`` what the best plan so far takes, which is ``plan``; ``upper`` a
-    value that plans have to be below to be of use. ``left`` is the least bound of the compositions that paths did
-    not settle, or that were too many to look at.
+    value that plans have to be below to be of use. ``left`` is the least bound of compositions that were too many
+    to look at.
     """
 
     instance: Instance
@@ -65,6 +66,7 @@ class ByStep:
     _open: list[_Open] = field(default_factory=list)
     _closed: dict[tuple[Cell, ...], int] = field(default_factory=dict)
     _seen: set[tuple[Cell, ...]] = field(default_factory=set)
+    _tried: set[tuple[Cell, ...]] = field(default_factory=set)
     _charged: ReducedStages | None = None
 
     def __post_init__(self) -> None:
@@ -80,6 +82,11 @@ class ByStep:
         """Return the value that a plan has to be below to be of use."""
         return min(self.upper, self.best)
 
+    @property
+    def settled(self) -> bool:
+        """Whether no interval is open."""
+        return not self._open or self._open[0].bound >= self.most
+
     def first_plans(self) -> None:
         """Price no plans: compositions have plans of their own."""
 
@@ -93,10 +100,9 @@ class ByStep:
 
     def step(self) -> bool:
         """Halve the interval that promises least, or look at its compositions; tell whether anything is left."""
-        if not self._open or self._open[0].bound >= self.most:
+        if self.settled:
             self._open = []
-            self._learn()
-            return False
+            return self._by_ways()
         top = heapq.heappop(self._open)
         middle = (top.lo + top.hi) // 2
         narrow = top.hi - top.lo <= max(0, top.lo) // NARROW + 1
@@ -106,10 +112,20 @@ class ByStep:
         self._learn()
         return True
 
+    def _by_ways(self) -> bool:
+        """Try the ways of the stages of the composition that paths leave lowest; tell whether there was one."""
+        waiting = [cells for cells, one in self._closed.items() if one < self.most and cells not in self._tried]
+        if waiting:
+            cells = min(waiting, key=self._closed.__getitem__)
+            self._tried.add(cells)
+            self._closed[cells] = self._leaves.bound([*cells], self._closed[cells], self.most, ways=True)
+        self._learn()
+        return bool(waiting)
+
     def _learn(self) -> None:
         """Take over the least bound of all that is open."""
         open_ = self._open[0].bound if self._open else FORBIDDEN
-        self.bound = max(self.bound, min(open_, self.left, self.most))
+        self.bound = max(self.bound, min(open_, self.left, *self._closed.values(), self.most))
 
     def _put(self, lo: int, hi: int, bound: int) -> None:
         if lo < hi:
@@ -173,11 +189,7 @@ class ByStep:
     def _close(self, bound: int, cells: list[Cell]) -> None:
         """Weigh the paths of a composition whose stages are settled."""
         if bound < self.most:
-            below = self.most
-            found = self._leaves.bound(cells, bound, below)
-            self._closed[tuple(cells)] = found
-            if found < min(self.most, below):
-                self.left = min(self.left, found)
+            self._closed[tuple(cells)] = self._leaves.bound(cells, bound, self.most)
 
     def _tightened(self, cells: list[Cell]) -> bool:
         """Settle the stages of a composition as far as they are of use; tell whether anything changed."""
@@ -194,6 +206,7 @@ class ByStep:
             before += time
         return changed
 
-    def _try(self, plan: Plan, value: int) -> None:
+    def _try(self, plan: Plan, value: int) -> int:
         if value < self.most:
             self.plan, self.best = plan, value
+        return self.most

@@ -399,7 +399,7 @@ def test_without_a_plan_nothing_is_said_that_one_choice_may_undercut() -> None:
 
 
 def test_a_plan_that_breaks_rules_is_shown_of_the_choice_that_it_is_of() -> None:
-    """A planner that does not see a limit plans every number, least micro-batches first; no plan keeps the limit."""
+    """A planner that does not see a limit plans for every number; no plan keeps to the limit."""
 
     def blind(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
         free = replace(one, constraints=replace(one.constraints, devices_per_stage=()))

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from pipecut.formulation.costs.tables import all_tables, build_tables
 from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
 from pipecut.formulation.outcome import Limits, Proof
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute, Sharded
-from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance, build_instance
 from pipecut.formulation.problem.layers import Axis, layer_graph
 from pipecut.formulation.problem.options import BoundaryCharge, StageTime
 from pipecut.formulation.problem.plan import Plan
@@ -23,14 +24,17 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive
 from pipecut.solvers.catalogue import find_any
+from pipecut.solvers.reduce.cells import PricedPasses
 from pipecut.solvers.reduce.executed.compositions import Compositions
-from pipecut.solvers.reduce.executed.leaves import Leaves
+from pipecut.solvers.reduce.executed.leaves import Leaves, counted_passes
 from pipecut.solvers.reduce.executed.slowest import SlowestFirst
 from pipecut.solvers.reduce.jointly import Jointly
 from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.solver import accepts, solve
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
+from tests.enumerator import every_plan
 from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, cost_models, layer_graphs
 from tests.laws import so_many
@@ -179,6 +183,8 @@ def test_no_plan_is_below_the_bound_of_the_executed_step(instance: Instance) -> 
         assert found.objective is not None and truth.objective is not None and found.objective >= truth.objective
     if found.proof is Proof.OPTIMAL:
         assert found.objective == truth.objective
+    if instance.constraints.memory:  # else the ways to run a stage are not listed
+        assert found.proof is truth.proof
 
 
 @pytest.mark.slow
@@ -215,13 +221,87 @@ def test_bounds_leave_the_stages_of_the_best_plan_and_its_paths_prove_no_more_th
     assert found is not None
     rows = list(found)
     plans = list[Plan]()
-    leaves = Leaves(instance, stages, lambda plan, _: plans.append(plan))
-    assert min(leaves.bound(cells, bound, best + 1) for bound, cells in rows) <= best
+
+    def taken(plan: Plan, value: int) -> int:
+        plans.append(plan)
+        assert value == evaluate(instance, plan).objective
+        return best + 1
+
+    for ways in (False, True):
+        leaves = Leaves(instance, stages, taken)
+        assert min(leaves.bound(cells, bound, best + 1, ways=ways) for bound, cells in rows) <= best
     ends = [stage.span.stop for stage in truth.plan.stages] if truth.plan is not None else []
     places = word.space.places
     assert ends in [[places[cell.stop] for cell in cells] for _, cells in rows]
     for plan in plans:
         assert (evaluate(instance, plan).objective or 0) >= best
+
+
+@st.composite
+def traded(draw: st.DrawFn) -> Instance:
+    """Two layers in turn that divided otherwise run longer and synchronise less: paths often leave a gap."""
+    rows = [
+        matrix(
+            name,
+            draw(st.sampled_from([40, 60])),
+            draw(st.sampled_from(weights)),
+            made=draw(st.sampled_from([200, 400])),
+        )
+        for name, weights in (("a", (100, 4000)), ("b", (2000, 4000, 8000)))
+    ]
+    number, many = draw(st.integers(4, 8)), draw(st.sampled_from([2, 4, 6]))
+    layers = chain(
+        [replace(rows[at % 2], name=f"l{at}") for at in range(number)],
+        [draw(st.sampled_from([50, 200]))] * (number - 1),
+    )
+    between = Link(draw(st.sampled_from([30_000_000, 300_000_000])))
+    instance = instance_of(layers, mesh(*draw(st.sampled_from([(4,), (2, 2), (2, 2, 2)])), between=between))
+    asked = Constraints(
+        memory=True,
+        tensor_parallel_degrees=(1, 2),
+        sharded=draw(st.sampled_from([(Sharded.NONE,), (Sharded.NONE, Sharded.OPTIMIZER)])),
+    )
+    training = Training(global_batch=4 * many, micro_batches=many)
+    return replace(instance, training=training, constraints=asked, goals=(Goal.STEP_TIME,))
+
+
+@pytest.mark.slow
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=QUIET)
+@given(traded())
+def test_what_weights_of_paths_leave_open_is_proved_as_by_another_method(instance: Instance) -> None:
+    """By the search over suffixes, which knows no compositions: plans are too many to be priced one by one."""
+    found, other = solve(instance, Limits()), find_any("step_dp").load()(instance, Limits())
+    assert (found.proof, found.objective) == (other.proof, other.objective) and found.proof is Proof.OPTIMAL
+
+
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=QUIET)
+@given(repeated(), st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.booleans())
+def test_ways_to_run_a_stage_are_listed_but_for_those_that_are_no_better_in_any_pass(
+    instance: Instance, forward: int, backward: int, sync: int, memory: bool
+) -> None:
+    """Of one stage with all layers: against every plan that has one; with and without a look at memory."""
+    instance = as_seen(instance)
+    alone = replace(instance.constraints, memory=True, stages_at_least=1, stages_at_most=1)
+    instance = replace(instance, constraints=alone, goals=(Goal.STEP_TIME,))
+    _seen(instance)
+    word = Word.of(instance)
+    stages = ReducedStages.of(word, SeatLine.of(instance, word.space), each=True)
+    often, line = np.array([forward, backward, sync]), stages.line
+    feasible = [one for one in every_plan(instance) if evaluate(instance, one).feasible]
+    assume(feasible)
+    for size, devices in enumerate(line.sizes):
+        known = [one.stages[0] for one in feasible if one.stages[0].group.devices == devices]
+        priced = PricedPasses.of(word, line.groups[line.seat[0, size]], NEVER)
+        whole = (0, stages.atoms)
+        weighed = stages.weighed(int(line.seat[0, size]), priced, often, whole, apart=True)
+        found = list(weighed.listed(Cell(0, size, *whole), 0, FORBIDDEN, [], memory=memory))
+        for passes, get in found:
+            if get is not None:
+                assert evaluate(instance, Plan((get(),))).violations == ()
+                assert tuple(passes.tolist()) == counted_passes(instance, get())
+        for stage in known:
+            own = np.array(counted_passes(instance, stage))
+            assert any((passes <= own).all() for passes, get in found if get is not None or not memory)
 
 
 def test_devices_have_room_for_the_whole_model_where_the_short_one_needs_little() -> None:
