@@ -26,11 +26,15 @@ from pipecut.solvers.catalogue import AUTO
 if TYPE_CHECKING:
     from pipecut.commands.parts.tables import Row
 
+OPTIMUM_S = 60.0
+"""How long the optimum is looked for where no limit is given: nobody waits for a price without end."""
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Price the plan, compare it with the optimum unless told not to, and return the exit code."""
     task, plan = open_task(arguments).with_plan(arguments.plan)  # a price is told however little time there is
-    task = replace(task, limits=task.limits.begun(arguments.began_s))
+    limits = replace(task.limits, time_limit_s=OPTIMUM_S) if task.limits.time_limit_s is None else task.limits
+    task = replace(task, limits=limits.begun(arguments.began_s))
     evaluation = evaluate(task.instance, plan)
     ran, notes = _run(task, plan, evaluation)
     best = _optimum(task, plan, evaluation) if arguments.optimum else None
@@ -121,21 +125,18 @@ def _rows(
             *scope_rows(task.instance),
             *(("note", output.printable(note)) for note in (*best.notes, *best.checks)),
         ]
-    gap = gap_of(evaluation, best)
-    if gap is not None and best is not None:
+    if best is not None and (gap := gap_of(evaluation, best)) is not None:
         proved = "" if best.of_first_goal().proof is Proof.OPTIMAL else " at most"
         found.append(("gap", f"{output.gap(gap)}{proved}"))
     return found, [*done, *(("note", note) for note in notes)]
 
 
 def _optimum_text(goal: Goal, best: Outcome) -> str:
-    solver = f"{best.solver}, {best.seconds:.2f} s"
-    if best.proof is Proof.OPTIMAL and best.objective is not None:
-        return f"{goal_amount(goal, best.objective)}, proved ({solver})"
-    if best.proof is Proof.INFEASIBLE:
-        return f"no plan exists in this scope, proved ({solver})"
     bound = "no bound" if best.bound is None else f"not below {goal_amount(goal, best.bound)}"
-    return f"not proved: {bound} ({solver})"
+    amount = goal_amount(goal, best.objective or 0)
+    proved = {Proof.INFEASIBLE: "no plan exists in this scope", Proof.OPTIMAL: amount}
+    found = f"{proved[best.proof]}, proved" if best.proof in proved else f"not proved: {bound}"
+    return f"{found} ({best.solver}, {best.seconds:.2f} s)"
 
 
 def _to_dict(task: Task, evaluation: Evaluation, best: Outcome | None) -> dict[str, Any]:

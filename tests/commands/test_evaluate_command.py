@@ -76,6 +76,8 @@ def test_the_time_limit_is_one_for_the_whole_command(
     evaluated(pipecut, plan, scenario, 0, "--time-limit", "60 s")
     (end_s,) = ends
     assert end_s is not None and end_s <= time.monotonic() + 59.5 and end_s >= began_s + 60
+    evaluated(pipecut, plan, scenario, 0)
+    assert ends[-1] is not None, "the optimum has a limit where none is given, too"
     ran = pipecut("evaluate", plan, scenario, "--time-limit", "0.1 s")
     assert ran.code == 3 and "objective" in ran.out
 
