@@ -195,15 +195,15 @@ def is_reduced(instance: Instance) -> bool:
     size or has few such places.
     """
     from pipecut.formulation.problem.groups import modes_by_size
+    from pipecut.solvers.reduce.line import has_a_first_stage
     from pipecut.solvers.reduce.word import Word
     from pipecut.solvers.search.first_plan import LARGE, is_large
 
     asked, layers = {entry.name: entry for entry in SOLVERS}, len(instance.layers)
-    if REDUCED not in asked or not asked[REDUCED].accepts(instance).takes:
+    if REDUCED not in asked or not asked[REDUCED].accepts(instance).takes or not has_a_first_stage(instance):
         return False
-    few, some = 2 * Word.of(instance).short_space.stops <= layers, layers * instance.devices >= REDUCED_FROM
-    many = layers * sum(map(len, modes_by_size(instance).values())) >= LARGE
-    if some and (is_large(instance) or (many and few)):
+    few, big = 2 * Word.of(instance).short_space.stops <= layers, layers * instance.devices >= REDUCED_FROM
+    if big and (is_large(instance) or (few and layers * sum(map(len, modes_by_size(instance).values())) >= LARGE)):
         return True
     unseen = "step_dp" not in asked or not asked["step_dp"].accepts(instance).proves
-    return (some or few) and unseen and instance.goals[0].executed
+    return (big or few) and unseen and instance.goals[0].executed

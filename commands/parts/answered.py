@@ -43,13 +43,16 @@ Work = Callable[[Limits], tuple[Instance, Outcome]]
 
 
 def decided_in_time(
-    instance: Instance, ask: DecideAsk, follow: Callable[[Work], tuple[Instance, Outcome]]
+    instance: Instance, ask: DecideAsk, solver: str, follow: Callable[[Work], tuple[Instance, Outcome]]
 ) -> Decision:
-    """Choose what an instance leaves open; ``follow`` does that within limits, and answers where it is left."""
+    """Choose what an instance leaves open; ``follow`` does that within limits, and answers where it is left.
+
+    ``solver`` is the name of who is asked.
+    """
     found: list[Decision] = []
 
     def work(within: Limits) -> tuple[Instance, Outcome]:
-        found.append(decided(instance, ask, within))
+        found.append(decided(instance, ask, within, solver))
         return found[0].instance, found[0].outcome
 
     about, outcome = follow(work)
@@ -80,7 +83,7 @@ def decided_alone(
     Ctrl-C stops the search and raises KeyboardInterrupt; later it stops the check alone.
     """
     begun = limits.begun()
-    found = decided_in_time(instance, ask, lambda work: answered(work, begun, Standing(instance), solver))
+    found = decided_in_time(instance, ask, solver, lambda work: answered(work, begun, Standing(instance), solver))
     return found.instance, checked_in_time(found, begun, threading.Event()) if cross_check else found.outcome
 
 

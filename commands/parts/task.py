@@ -100,11 +100,11 @@ class Task:
             return plan(instance, limits, method, cross_check=False)
 
         with self.followed(f"{self.solver} on {self.scenario.name}", self.limits) as (line, limits):
-            stopping = announced(line, BEST)
             found = decided_in_time(
                 self.instance,
                 ask,
-                lambda work: left_in_time(work, limits, standing, self.solver, self.stop, stopping),
+                self.solver,
+                lambda work: left_in_time(work, limits, standing, self.solver, self.stop, announced(line, BEST)),
             )
         task = replace(self, instance=found.instance, grid=standing.grid)
         return task, replace(found, outcome=self._told_of_reading(found.outcome))

@@ -25,7 +25,7 @@ from pipecut.formulation.certificates.executed.step import keeps_to_step
 from pipecut.formulation.certificates.labels import CertificateError, Labels, verify_labels
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import TooLargeError
-from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.constraints import Goal, Recompute
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
 from pipecut.formulation.problem.plan import Plan
@@ -77,9 +77,9 @@ def certifiable(instance: Instance) -> str | None:
     cost, training = instance.cost, instance.training
     if training.chunks > 1:
         return f"certificates are about stages on devices of their own, training.chunks is {training.chunks}"
-    if instance.constraints.memory and instance.constraints.recompute.by_blocks:
-        known = "certificates are about stages that compute everything again or nothing"
-        return f"{known}, constraints.recompute is 'blocks'; set 'allowed', or constraints.memory: false"
+    again = instance.constraints.recompute
+    if again is Recompute.EVERY_BLOCK or (again.by_blocks and instance.constraints.memory):
+        return f"certificates know stages that compute all again or nothing, recompute is '{again}'; set 'allowed'"
     if training.schedule.in_halves and training.micro_batches > 1 and instance.constraints.memory:
         kept = "what a stage keeps follows from the number of all stages, which no label knows"
         return f"under {training.schedule} {kept}; set constraints.memory: false, or another schedule"

@@ -39,7 +39,7 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.solvers.attack import attacked
-from pipecut.solvers.catalogue import AUTO, is_reduced
+from pipecut.solvers.catalogue import AUTO, REDUCED, is_reduced
 from pipecut.solvers.choices.any_order import (
     AnyOrder,
     any_order,
@@ -198,17 +198,20 @@ class Decision:
         return replace(self.outcome, checks=tuple(self.checks(self.to_check(limits))))
 
 
-def best_training(instance: Instance, ask: Ask, limits: Limits, known: Widened | None = None) -> Decision:
+def best_training(
+    instance: Instance, ask: Ask, limits: Limits, known: Widened | None = None, solver: str = AUTO.name
+) -> Decision:
     """Return the best plan over all that the training leaves open (``Training.choices``), with a claim about that.
 
-    ``known`` are a plan to begin with, and bounds. The claim is OPTIMAL only if no plan with any choice is better.
-    Raises ValueError where ``ask`` does so for every choice, or a formula cannot tell choices apart. Cost: at most
-    one search for each choice; after the first one they only have to tell whether there is anything better.
+    ``known`` are a plan to begin with, and bounds; ``solver`` is who is asked, if not whoever is fastest. The
+    claim is OPTIMAL only if no plan with any choice is better. Raises ValueError where ``ask`` does so for every
+    choice, or a formula cannot tell choices apart. Cost: at most one search for each choice; after the first one
+    they only have to tell whether there is anything better.
     """
     _check_told_apart(instance)
     limits, grid = limits.begun(), None if known is None else known.start
     parts = _with(grid, instances_of(instance), instance)
-    if (reduced := _reduced(parts, limits, grid)) is not None:
+    if solver in (AUTO.name, REDUCED) and (reduced := _reduced(parts, limits, grid)) is not None:
         return _chosen(instance, reduced, [], limits.below)
     waiting = _by_promise(_begun(parts, known))
     done: list[_Found] = []
@@ -450,9 +453,10 @@ def decide(
     return found.instance, found.checked(limits) if cross_check else found.outcome
 
 
-def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
+def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AUTO.name) -> Decision:
     """Choose what an instance leaves open, searching with ``ask``; return what was chosen, and the claim about it.
 
+    ``solver`` is the name of who is asked: another one than the fastest answers by himself, choice by choice.
     The instance that comes back differs from the given one in what its training leaves open and in the order of
     its layers at most. What is too large for everybody has the best grid, or a simple plan. Raises what ``ask``
     raises where nothing could be searched, and FalseClaimError if two methods contradict each other.
@@ -480,7 +484,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
         if training.choices == (training,) and not halves and len(instances_of(instance)) == 1:
             found = in_the_best_order(instance, limits if start is None else replace(limits, start=start.plan))
         else:
-            chosen = best_training(instance, in_the_best_order, limits, known)
+            chosen = best_training(instance, in_the_best_order, limits, known, solver)
             found, others = (chosen.instance, chosen.outcome), chosen.others
     except TooLargeError as error:
         deadline = limits.within(BOUND_S).deadline

@@ -198,9 +198,8 @@ class Leaves:
             order = np.argsort(passes[:, int(np.argmax(np.ptp(passes, axis=0)))], kind="stable").tolist()
             for half in (order[: len(order) // 2], order[len(order) // 2 :]):
                 part = [some[one] for one in half]
-                heapq.heappush(
-                    open_, (self._weighed(self._with(known, at, part), below), next(self._number), part)
-                )
+                bound = self._weighed(self._with(known, at, part), below)
+                heapq.heappush(open_, (bound, next(self._number), part))
         return min(left, below, self.most, *(one[0] for one in open_[:1]))
 
     def _with(self, known: _Known, at: int, ways: list[Way]) -> _Known:

@@ -101,7 +101,6 @@ class ByStep:
     def step(self) -> bool:
         """Halve the interval that promises least, or look at its compositions; tell whether anything is left."""
         if self.settled:
-            self._open = []
             return self._by_ways()
         top = heapq.heappop(self._open)
         middle = (top.lo + top.hi) // 2

@@ -12,7 +12,7 @@ from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
 from pipecut.formulation.problem.instance import Instance, build_instance
 from pipecut.formulation.problem.layers import Layer, Split, layer_graph
 from pipecut.formulation.problem.options import Combine, CostModel
@@ -21,7 +21,7 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import find_any
-from pipecut.solvers.choices.trainings import best_training, decide
+from pipecut.solvers.choices.trainings import best_training, decide, decided
 from pipecut.solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.reduce.grids import best_grid
@@ -414,3 +414,42 @@ def test_a_plan_that_breaks_rules_is_shown_of_the_choice_that_it_is_of() -> None
     assert found.objective == evaluate(chosen, found.plan).objective
     told = [note for note in checked(chosen, found).notes if note.startswith("constraints.devices_per_stage")]
     assert found.solver == "blind" and told and len(told) == len(set(told))
+
+
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE_H1, Schedule.GPIPE])
+@pytest.mark.parametrize("numbers", [(), (2, 4)])
+def test_where_no_stage_can_be_there_is_no_plan(schedule: Schedule, numbers: tuple[int, ...]) -> None:
+    """Few places to cut, so that the reduction is asked, and more devices a stage than there are.
+
+    In halves nobody takes every number of stages, so that nothing is proved.
+    """
+    layers = chain([matrix(f"layer{at}", 40, 10, taken=50, made=50) for at in range(12)], [50] * 11)
+    training = Training(4, 4, schedule=schedule, micro_batch_choices=numbers)
+    closed = tuple(f"layer{at}" for at in range(12) if at % 4)
+    asked = Constraints(devices_per_stage=(3,), no_cut=closed)
+    instance = replace(
+        instance_of(layers, mesh(1, 1), PLAIN, training), goals=(Goal.STEP_TIME,), constraints=asked
+    )
+    _, found = decide(instance, lambda one, limits: plan(one, limits), Limits(time_limit_s=20))
+    assert found.plan is None and (schedule.in_halves or found.proof is Proof.INFEASIBLE)
+
+
+def test_whoever_is_named_is_asked_about_every_number() -> None:
+    """The reduction answers for whoever is fastest, and for itself."""
+    layers = chain([matrix(f"layer{at}", 40, 10, taken=50, made=50) for at in range(12)], [50] * 11)
+    training = Training(4, 1, micro_batch_choices=(2, 4))
+    closed = tuple(f"layer{at}" for at in range(12) if at % 4)
+    instance = instance_of(layers, mesh(2), PLAIN, training)
+    instance = replace(
+        instance, goals=(Goal.STEP_TIME,), constraints=Constraints(recompute=Recompute.BLOCKS, no_cut=closed)
+    )
+    asked = list[int]()
+
+    def by_types(one: Instance, limits: Limits) -> Outcome:
+        asked.append(one.training.micro_batches)
+        return plan(one, limits, find_any("cpsat_types"), cross_check=False)
+
+    for name, own in (("auto", "reduced_dp"), ("reduced_dp", "reduced_dp"), ("cpsat_types", "cpsat_types")):
+        asked.clear()
+        found = decided(instance, by_types, Limits(time_limit_s=20, workers=1), name).outcome
+        assert (found.solver, found.proof) == (own, Proof.OPTIMAL) and bool(asked) is (name == "cpsat_types")

@@ -16,7 +16,7 @@ from pipecut.formulation.costs.tables import build_tables, line_groups
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Proof
 from pipecut.formulation.problem.cluster import Server, cluster_graph
-from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.constraints import Constraints, Placement, Recompute
 from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import Combine, CostModel, StageTime
@@ -328,6 +328,17 @@ def test_says_what_cannot_be_certified() -> None:
     assert found.plan is not None and found.objective is not None
     with pytest.raises(ValueError, match="combine is 'sum'"):
         certify(instance, found.plan, found.objective)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_no_label_knows_of_blocks_that_are_computed_again(memory: bool) -> None:
+    """Nor where memory is not limited, if each block is, which without a limit none would be that may keep."""
+    layers = chain([matrix("a", 1), matrix("b", 1)], [1])
+    for recompute in (Recompute.BLOCKS, Recompute.EVERY_BLOCK):
+        asked = Constraints(memory=memory, recompute=recompute)
+        instance = replace(instance_of(layers, mesh(1, 1)), constraints=asked)
+        known = memory or recompute is Recompute.EVERY_BLOCK
+        assert (f"recompute is '{recompute}'" in (certifiable(instance) or "")) is known
 
 
 def test_no_label_knows_what_a_stage_keeps_under_zero_bubble_h1() -> None:
