@@ -288,7 +288,7 @@ def _answered(task: Task, changed: list[ChangedInstance], *, cross_check: bool) 
         def alone(one: Instance, left: Limits) -> Outcome:
             return plan(one, left, method, cross_check=False)
 
-        return decide(instance, alone, within, cross_check=cross_check)
+        return decide(instance, alone, within, method.name, cross_check=cross_check)
 
     total = len(changed) + 1
     with task.followed(f"what if, on {task.scenario.name}", task.limits) as (line, limits):

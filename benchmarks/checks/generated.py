@@ -218,7 +218,7 @@ def of_all_choices(found: Drawn, known: Known) -> tuple[str, str]:
         return planned(instance, within, method)
 
     try:
-        chosen, outcome = decide(found.instance, ask, limits, cross_check=True)
+        chosen, outcome = decide(found.instance, ask, limits, method.name, cross_check=True)
     except ValueError:
         return "refused", ""
     outcome = checked(chosen, outcome)

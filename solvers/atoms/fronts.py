@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +25,17 @@ from pipecut.solvers.atoms.unbeaten import unbeaten
 
 States = dict[Key, Labels]
 """The unbeaten labels by the forms of the live layers."""
-Passes = tuple[Times, Times, Mapping[tuple[int, int], Times]]
-"""What layers, changes of layout and copies of weights take, by pass in the last place (``PassTables``)."""
 LAYOUTS = OUTSIDE + 1
 RENUMBER = 16
 """After how many live layers the numbers of layouts are counted anew, so that they stay within 64 bits."""
+
+
+class Passes(NamedTuple):
+    """What layers, changes of layout and copies of weights take, by pass in the last place (``PassTables``)."""
+
+    layers: Times
+    changes: Times
+    copies: Mapping[tuple[int, int], Times]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ class Fronts:
         passes: Passes | None = None,
     ) -> None:
         self.tables, self.held, self.programs, self.passes = tables, held, known, passes
-        self.width = AGAIN + (0 if passes is None else passes[0].shape[-1])
+        self.width = AGAIN + (0 if passes is None else passes.layers.shape[-1])
         self._alike = np.array([(alike or {}).get(one, one) for one in range(LAYOUTS)], dtype=np.int64)
         self._known: dict[tuple[int, FrontRule, Key], States] = {}
         self._costs = cache(self._costs_of)
@@ -190,9 +197,9 @@ class Fronts:
         """Return what a layer takes in each column of passes, by form; nothing of forms that it may not have."""
         if self.passes is None:
             return []
-        found, copy = self.passes[0][kind, layer], self.tables.instance.copies[layer]
+        found, copy = self.passes.layers[kind, layer], self.tables.instance.copies[layer]
         if copied and copy is not None:
-            found = found + self.passes[2][copy.earlier, layer][kind]
+            found = found + self.passes.copies[copy.earlier, layer][kind]
         return [*np.where(found < FORBIDDEN, found, 0).T]
 
     def _changes_of(self, kind: int, number: int) -> Times:
@@ -200,7 +207,7 @@ class Fronts:
         edge = self.programs.edges[number]
         inner = self.tables.between[kind, edge][..., None]
         if self.passes is not None:
-            inner = np.concatenate([inner, self.passes[1][kind, edge]], axis=-1)
+            inner = np.concatenate([inner, self.passes.changes[kind, edge]], axis=-1)
         changes = np.zeros((LAYOUTS, *inner.shape[1:]), dtype=np.int64)
         changes[: len(inner)] = inner
         return changes

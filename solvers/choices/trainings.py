@@ -445,11 +445,11 @@ BOUND_S = 5.0
 
 
 def decide(
-    instance: Instance, ask: DecideAsk, limits: Limits, *, cross_check: bool = False
+    instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AUTO.name, *, cross_check: bool = False
 ) -> tuple[Instance, Outcome]:
     """Return what was chosen, and the claim about it (:func:`decided`); with ``cross_check`` as others see it."""
     limits = limits.begun()
-    found = decided(instance, ask, limits)
+    found = decided(instance, ask, limits, solver)
     return found.instance, found.checked(limits) if cross_check else found.outcome
 
 

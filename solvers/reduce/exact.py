@@ -7,7 +7,7 @@ atom. What the rest weighs at least at some price of a byte leaves out almost al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -73,18 +73,18 @@ class ExactStage:
         key = min(ends)[1]
         return self._label(states, key, int(states[-1][key].rows[:, TIME].argmin()))
 
-    def all(self) -> list[tuple[Rows, Callable[[], StageLabel] | None]]:
-        """Return the labels below the limit, of each what it takes by pass, and how it is had.
+    def all(self) -> Iterator[tuple[Rows, Callable[[], StageLabel] | None]]:
+        """Yield the labels below the limit: of each what it takes by pass, and how it is had.
 
         None: it does not fit. No other is at most in every column. Raises StoppedError, and TooLargeError for too
         many.
         """
         states = self._states()
-        rows = [(row, key, at) for key, one in states[-1].items() for at, row in enumerate(one.rows)]
-        rows = [row for row in rows if row[0][TIME] < self.limit]
-        fits = [int(row[HELD] + row[WORKING]) <= self.room for row, _, _ in rows]
-        had = [partial(self._label, states, key, at) for _, key, at in rows]
-        return [(row[AGAIN:], get if fit else None) for (row, _, _), get, fit in zip(rows, had, fits, strict=True)]
+        for key, one in states[-1].items():
+            for at, row in enumerate(one.rows):
+                if row[TIME] < self.limit:
+                    fits = row[HELD] + row[WORKING] <= self.room
+                    yield row[AGAIN:], partial(self._label, states, key, at) if fits else None
 
     def _states(self) -> list[dict[_State, _Grown]]:
         """Return the labels before the first atom, and behind every one."""

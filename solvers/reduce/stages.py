@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, islice
 
 import numpy as np
@@ -22,7 +21,7 @@ from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.units import Link
 from pipecut.formulation.schedules.keeps import Keeps
-from pipecut.solvers.atoms.fronts import Fronts
+from pipecut.solvers.atoms.fronts import Fronts, Passes
 from pipecut.solvers.reduce.cells import Cells, PricedPasses, priced_groups
 from pipecut.solvers.reduce.exact import ExactStage
 from pipecut.solvers.reduce.kinds import of_kinds, stand_ins
@@ -389,8 +388,8 @@ class ReducedStages:
         beside: Sequence[tuple[Numbers, ReducedStages, int]],
         *,
         memory: bool,
-    ) -> Iterator[tuple[Numbers, Callable[[], Stage] | None]]:
-        """Yield all ways to run a stage that weigh less than a limit: what it takes by pass, and how it is had.
+    ) -> Iterator[tuple[Numbers, Group, Callable[[], StageLabel] | None]]:
+        """Yield all ways to run a stage that weigh less than a limit: passes, group, and how the label is had.
 
         And less with other weights ``beside``, of each the stages and the limit. In all of these what differs in
         any pass is told apart (:meth:`weighed`), and memory is limited. Each way that is left out is in no pass
@@ -411,10 +410,7 @@ class ReducedStages:
                 ],
             )
             for passes, label in search.all():
-                yield passes, label and partial(self._made, cell, group, label)
-
-    def _made(self, cell: Cell, group: Group, label: Callable[[], StageLabel]) -> Stage:
-        return self.stage_of(cell, group, label())
+                yield passes, group, label
 
     def _weighed(self, cells: Cells, kind: int, in_flight: int) -> StageLabels:
         key = (id(cells), kind, in_flight)
@@ -431,7 +427,7 @@ class ReducedStages:
             if self.each:
                 tables = replace(tables, inside=tables.each, copies=tables.copies_each)
             sums = cells.growth.sums
-            taken = cells.passes and (cells.passes.layers, cells.passes.changes, cells.passes.copies)
+            taken = cells.passes and Passes(cells.passes.layers, cells.passes.changes, cells.passes.copies)
             self._fronts[id(cells)] = Fronts(tables, held, sums.programs, sums.alike, taken)
         return self._fronts[id(cells)]
 

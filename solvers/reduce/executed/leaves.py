@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -31,6 +31,7 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.solvers.reduce.cells import PricedPasses
+from pipecut.solvers.reduce.labels import StageLabel
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
@@ -48,8 +49,8 @@ from pipecut.solvers.step_time.bounds.paths import (
 
 ROUNDS = 12
 """So often paths are weighed anew."""
-Way = tuple[Numbers, Callable[[], Stage] | None]
-"""What a stage takes in each pass, and how it is had; None: it does not fit."""
+Way = tuple[Numbers, Group, Callable[[], StageLabel] | None]
+"""What a stage takes in each pass, and its group, and how its label is had; None: it does not fit."""
 UNIT_BITS, SUM_BITS = 16, 54
 """Weights add up to so much at most, and weighted sums stay below so many bits."""
 COUNTED = [FORWARD, BACKWARD, SYNC]
@@ -90,6 +91,11 @@ class _Known:
     chosen: dict[int, Numbers] = field(default_factory=dict)
     limits: list[tuple[Numbers, int]] = field(default_factory=list)
 
+    def add(self, path: PassPath) -> None:
+        """Take in a path where it is a new one."""
+        if not any(np.array_equal(path.often, one.often) for one in self.paths):
+            self.paths.append(path)
+
     def differing(self) -> list[int]:
         """Return in how many ways each stage stands in the plans."""
         return [len({tuple(rows[COUNTED, at]) for rows in self.passes}) for at in range(len(self.cells))]
@@ -124,7 +130,6 @@ class Leaves:
     stages: ReducedStages
     take: Callable[[Plan, int], int]
     most: int = FORBIDDEN
-    _number: Iterator[int] = field(default_factory=itertools.count)
     _priced: dict[tuple[int, tuple[Group, ...]], PricedPasses] = field(default_factory=dict)
     _passes: dict[object, tuple[int, ...]] = field(default_factory=dict)
     _answers: dict[object, _Answer] = field(default_factory=dict)
@@ -187,29 +192,28 @@ class Leaves:
 
         Those of the least bound come first.
         """
-        open_, left = [(known.bound, next(self._number), ways)], FORBIDDEN
+        passes = np.array([one for one, *_ in ways])
+        open_, left = [(known.bound, list(range(len(ways))))], FORBIDDEN
         while open_ and open_[0][0] < min(below, self.most, left):
             self.stages.deadline.check()
-            some = heapq.heappop(open_)[2]
-            if len(some) == 1:
-                left = min(left, self._closed(self._with(known, at, some), below))
+            if len(some := heapq.heappop(open_)[1]) == 1:
+                left = min(left, self._closed(self._with(known, at, [ways[some[0]]]), below))
                 continue
-            passes = np.array([one for one, _ in some])
-            order = np.argsort(passes[:, int(np.argmax(np.ptp(passes, axis=0)))], kind="stable").tolist()
+            column = passes[:, np.argmax(np.ptp(passes[some], axis=0))]
+            order = sorted(some, key=column.__getitem__)
             for half in (order[: len(order) // 2], order[len(order) // 2 :]):
-                part = [some[one] for one in half]
-                bound = self._weighed(self._with(known, at, part), below)
-                heapq.heappush(open_, (bound, next(self._number), part))
-        return min(left, below, self.most, *(one[0] for one in open_[:1]))
+                bound = self._weighed(self._with(known, at, [ways[one] for one in half]), below)
+                heapq.heappush(open_, (bound, half))
+        return min(left, below, self.most, *(bound for bound, _ in open_[:1]))
 
     def _with(self, known: _Known, at: int, ways: list[Way]) -> _Known:
         """Return what is known of the plans with one of some ways of a stage: it takes their least at least."""
-        least = np.min([one for one, _ in ways], axis=0)
+        least = np.min([one for one, *_ in ways], axis=0)
         found = _Known(known.cells, known.paths, [], [], known.bound, {**known.chosen, at: least})
-        had = next((one for _, one in ways if one is not None), None)
+        had = next(((group, label) for _, group, label in ways if label is not None), None)
+        stage = None if had is None else self.stages.stage_of(known.cells[at], had[0], had[1]())
         for plan in known.plans:
-            stage = plan.stages[at] if had is None else had()
-            self._learn(found, Plan((*plan.stages[:at], stage, *plan.stages[at + 1 :])))
+            self._learn(found, Plan((*plan.stages[:at], stage or plan.stages[at], *plan.stages[at + 1 :])))
         return found
 
     def _weighed(self, known: _Known, below: int) -> int:
@@ -230,26 +234,22 @@ class Leaves:
         """Take in a plan: its passes, and its critical path where that is a new one."""
         own = [self._passes_of(stage, cell) for stage, cell in zip(plan.stages, known.cells, strict=True)]
         rows = rows_of(self.instance, plan, own)
-        value = int(longest_path(self.instance.training, rows.astype(np.float64)).length)
-        self.most = min(self.most, self.take(plan, value))
-        for at, least in known.chosen.items():
-            rows[COUNTED, at] = least
+        path = longest_path(self.instance.training, rows.astype(np.float64))
+        self.most = min(self.most, self.take(plan, int(path.length)))
+        if known.chosen:
+            for at, least in known.chosen.items():
+                rows[COUNTED, at] = least
+            path = longest_path(self.instance.training, rows.astype(np.float64))
         if not any(np.array_equal(rows, one) for one in known.passes):
             known.plans.append(plan)
             known.passes.append(rows)
-            self._path(known, rows.astype(np.float64))
-
-    def _path(self, known: _Known, passes: NDArray[np.float64]) -> PassPath:
-        """Return the critical path of some passes, which is known from then on."""
-        path = longest_path(self.instance.training, passes)
-        if not any(np.array_equal(path.often, one.often) for one in known.paths):
-            known.paths.append(path)
-        return path
+            known.add(path)
 
     def _mix(self, known: _Known) -> None:
         """Take in the critical path of a mixture of the plans that is worst for all paths together."""
         _, shares = equilibrium(self._payoff(known))
-        self._path(known, np.tensordot(shares, np.stack(known.passes).astype(np.float64), 1))
+        mean = np.tensordot(shares, np.stack(known.passes).astype(np.float64), 1)
+        known.add(longest_path(self.instance.training, mean))
 
     def _payoff(self, known: _Known) -> NDArray[np.float64]:
         """Return what every plan takes on every path."""

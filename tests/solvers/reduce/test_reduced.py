@@ -295,13 +295,14 @@ def test_ways_to_run_a_stage_are_listed_but_for_those_that_are_no_better_in_any_
         whole = (0, stages.atoms)
         weighed = stages.weighed(int(line.seat[0, size]), priced, often, whole, apart=True)
         found = list(weighed.listed(Cell(0, size, *whole), 0, FORBIDDEN, [], memory=memory))
-        for passes, get in found:
-            if get is not None:
-                assert evaluate(instance, Plan((get(),))).violations == ()
-                assert tuple(passes.tolist()) == counted_passes(instance, get())
+        for passes, group, label in found:
+            if label is not None:
+                stage = weighed.stage_of(Cell(0, size, *whole), group, label())
+                assert evaluate(instance, Plan((stage,))).violations == ()
+                assert tuple(passes.tolist()) == counted_passes(instance, stage)
         for stage in known:
             own = np.array(counted_passes(instance, stage))
-            assert any((passes <= own).all() for passes, get in found if get is not None or not memory)
+            assert any((passes <= own).all() for passes, _, label in found if label is not None or not memory)
 
 
 def test_devices_have_room_for_the_whole_model_where_the_short_one_needs_little() -> None:
