@@ -200,7 +200,6 @@ def _stages(instance: Instance, span: Span, counts: tuple[int, ...]) -> Iterator
     )
     on_host = {OnHost.NEVER: (False,), OnHost.ALLOWED: (False, True), OnHost.ALWAYS: (True,)}
     hosts = on_host[instance.constraints.optimizer_on_host]
-    divided = instance.constraints.sharded if devices > 1 else (Sharded.NONE,)
     pairs = "pairs" in instance.constraints.splits
     for degree, row in itertools.product(range(1, devices + 1), repeat=2):
         if devices % degree or (row > 1 and not (pairs and row < degree and degree % row == 0)):
@@ -211,6 +210,8 @@ def _stages(instance: Instance, span: Span, counts: tuple[int, ...]) -> Iterator
             (0,) if degree == 1 or layer.split is Split.FOLLOW else layer.allowed_forms
             for layer in instance.layers[span.first : span.stop]
         ]
+        sharing = devices // degree if instance.constraints.one_mode else devices
+        divided = instance.constraints.sharded if sharing > 1 else (Sharded.NONE,)
         for chosen in itertools.product(*forms):
             for recompute in again:
                 for sharded in divided:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class ShardedKinds(Constraint):
     """What devices that hold the same weights may divide among them; each stage has one of these kinds.
 
-    A stage of one device divides nothing, whatever is listed.
+    A stage of one device divides nothing, whatever is listed; nor does a single replica where a program is told
+    of all stages at once, as it divides among replicas.
     """
 
     rule, rank, asked = "devices", 35, True
@@ -48,9 +49,12 @@ class ShardedKinds(Constraint):
 
     def check_stage(self, instance: Instance, index: int, group: Group) -> Iterator[Violation]:
         """Yield a stage that divides what it may not."""
-        allowed = self.sharded if group.devices > 1 else (Sharded.NONE,)
+        told = instance.constraints.one_mode
+        alone = (group.replicas if told else group.devices) == 1
+        allowed = (Sharded.NONE,) if alone else self.sharded
         if group.mode.sharded not in allowed:
-            why = "constraints.sharded allows" if group.devices > 1 else "a single device can only have"
+            single = f"a single {'replica' if told else 'device'} can only have"
+            why = single if alone else "constraints.sharded allows"
             message = f"stage {index} has sharded '{group.mode.sharded}', {why} {', '.join(allowed)}"
             found, expected = _place(group.mode.sharded), _place(allowed[-1])
             yield Violation("devices", f"stage {index}", found, expected, "", message)

@@ -104,9 +104,9 @@ def _devices(numbers: Numbers, plan: Plan) -> bool:
             return False
         if limits.optimizer_on_host is (OnHost.NEVER if stage.on_host else OnHost.ALWAYS):
             return False
-        if stage.plan.stages[stage.index].group.mode.sharded not in (
-            limits.sharded if len(stage.servers) > 1 else (Sharded.NONE,)
-        ):
+        mode = stage.plan.stages[stage.index].group.mode
+        sharing = mode.replicas if limits.one_mode else len(stage.servers)
+        if mode.sharded not in (limits.sharded if sharing > 1 else (Sharded.NONE,)):
             return False
     return all(count <= server.devices for count, server in zip(taken, numbers.servers, strict=True))
 
