@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipecut.formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
-from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.cuts import AtomGraph, CutSpace
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Axis
 from pipecut.formulation.problem.options import StageTime
@@ -74,6 +74,7 @@ def not_searched(instance: Instance) -> list[str]:
         "other micro-batches": training.global_batch > 1 and not training.micro_batch_choices,
         "zero bubble": stages and whole_passes,
         "longer warm-ups": stages and training.warm_up == "classic" and Schedule.ONE_F_ONE_B in schedules,
+        "other orders": not (instance.model.free_order or AtomGraph.of(instance).in_one_order_only),
         "other sizes of stages": bool(instance.demands.devices_per_stage),
         "two splits at once": widest >= GRIDS_FROM and Axis.PAIRS not in asked.splits,
         "optimiser on the host": binds and hosts and asked.optimizer_on_host is OnHost.NEVER,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pipecut.formulation.costs.bulk.lent import Reading
 from pipecut.formulation.costs.memory import MemoryParts
 from pipecut.formulation.problem.constraints import Goal, Recompute, Sharded
-from pipecut.formulation.problem.cuts import AtomGraph
+from pipecut.formulation.problem.cuts import AtomGraph, CutSpace
 from pipecut.formulation.problem.instance import Instance, most_bytes
 from pipecut.formulation.problem.layers import Axis, axes_of
 from pipecut.formulation.problem.modes import ONE_COPY
@@ -19,7 +20,7 @@ from pipecut.formulation.schedules.keeps import Keeps
 
 DEALT = (2, 3, 4, 6, 8)
 """How many stages groups of plain grids may hold."""
-GRIDS_FROM = 4_000
+GRIDS_FROM = 300
 """Layers times devices from which plain grids are looked for: a search of less is over before they are found."""
 SPARE = 4
 """Memory does not bind where devices have so many times what any plan fills: questions of what if go further."""
@@ -48,6 +49,12 @@ def memory_is_tight(instance: Instance) -> bool:
     least = replace(instance, training=replace(training.closed(), micro_batches=most))
     needed = MemoryParts.undivided(least).times(Keeps.of(least.training, 0, 1), ONE_COPY).total
     return sum(one.devices * one.device_class.memory_bytes for one in instance.servers) < TIGHT * needed
+
+
+def reads_neighbours(instance: Instance) -> bool:
+    """Tell whether each tensor of a block, that others read, is read by the next block alone."""
+    rows = [row for row in Reading.all(instance, CutSpace.of(instance)) if row.own != row.block]
+    return all(row.block == row.own + 1 for row in rows) and len({row.producer for row in rows}) == len(rows)
 
 
 def has_grids(instance: Instance) -> bool:

@@ -300,7 +300,9 @@ def _seconds(
             against.append(f"the model of {entry.name} is too large to prove it again")
             continue
         able.append((entry, entry.name == MAIN and needed > QUICK_BYTES))
-    if _memory_decides(instance, outcome) and (against or any(large for _, large in able)):
+    # A proof over device states rests on stages that fit in time, and in no form into memory.
+    rests = "state_dp" in methods_of(outcome) and instance.constraints.memory and not outcome.unused
+    if rests and (against or any(large for _, large in able)):
         # Asked all the same, none of them confirmed such a proof of Llama-7B on 24, 28 or 40 GB cards in its time.
         against.append(TIGHT)
         able = [(entry, large) for entry, large in able if not large]
@@ -312,11 +314,6 @@ def _seconds(
 def largest_bytes(instance: Instance) -> int:
     """Return up to which size the declarative model is worth asking about what others proved, or cannot see."""
     return LARGEST_EXECUTED_BYTES if instance.goals[0].executed else LARGEST_BYTES
-
-
-def _memory_decides(instance: Instance, outcome: Outcome) -> bool:
-    """Tell whether a proof over device states rests on stages that fit in time, and in no form into memory."""
-    return "state_dp" in methods_of(outcome) and instance.constraints.memory and not outcome.unused
 
 
 def _certified(instance: Instance, outcome: Outcome, limits: Limits, against: list[str]) -> str:

@@ -285,7 +285,8 @@ class Possible:
 
     def _searched(self, instance: Instance, *, likely: bool, quick: bool) -> Plan | None:
         """Return any plan of one training, or None if there is none. Raises as :meth:`plan` does."""
-        if instance.constraints.memory and least_total_bytes(instance) > total_capacity_bytes(instance):
+        room = sum(server.devices * server.device_class.memory_bytes for server in instance.servers)
+        if instance.constraints.memory and least_total_bytes(instance) > room:
             return None
         if instance.training.chunks > 1:
             raise StoppedError  # the models below know one stage a group
@@ -372,11 +373,6 @@ def least_total_bytes(instance: Instance) -> int:
         .times(Keeps(versions=1, in_flight=kept.get(constraints.recompute, 1)), Mode(optimizer_on_host=on_host))
         .lasting
     )
-
-
-def total_capacity_bytes(instance: Instance) -> int:
-    """Return the memory of all devices together."""
-    return sum(server.devices * server.device_class.memory_bytes for server in instance.servers)
 
 
 NOTHING_CLASHES = "there is a plan, so nothing clashes"

@@ -119,14 +119,14 @@ def left_in_time(
         standing.hear(progress)
         telling.hear(progress)
 
-    heard = replace(limits, progress=hear)
     try:
-        return run_stoppable(
-            lambda: work(heard),
+        found = run_stoppable(
+            lambda: work(replace(limits, progress=hear)),
             stop,
             on_stop,
             deadline=limits.deadline,
             instead=lambda: standing.outcome(solver, time.monotonic() - began_s),
         )
+        return standing.no_worse(solver, *found)
     finally:
         telling.close()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 
 from pipecut.formulation.costs.forms import EXPERTS, PARTIAL, SHARDINGS, WHOLE, Fullest
@@ -82,16 +82,8 @@ class MemoryParts:
     def sum(parts: Iterable[MemoryParts]) -> MemoryParts:
         """Return the parts of several layers together on one device."""
         rows = list(parts)
-        return MemoryParts(
-            weights=sum(one.weights for one in rows),
-            gradients=sum(one.gradients for one in rows),
-            optimizer=sum(one.optimizer for one in rows),
-            stash=sum(one.stash for one in rows),
-            received=sum(one.received for one in rows),
-            working_set=max((one.working_set for one in rows), default=0),
-            recomputed=sum(one.recomputed for one in rows),
-            output_gradients=sum(one.output_gradients for one in rows),
-        )
+        summed = {key.name: sum(getattr(one, key.name) for one in rows) for key in fields(MemoryParts)}
+        return MemoryParts(**summed | {"working_set": max((one.working_set for one in rows), default=0)})
 
     @staticmethod
     def undivided(instance: Instance) -> MemoryParts:

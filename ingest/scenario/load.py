@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 
 MANY_SERVERS = 16
 """On more servers than this a stage has a number of them that leaves none over, so that sizes stay few."""
-MANY_LAYERS = 2_000
-"""Layers times devices from which executed steps are searched in reduced form (``solvers.catalogue``)."""
 _FREE = "no device has a price, so all plans cost 0: say cluster.devices, price_per_hour"
 
 
@@ -247,7 +245,7 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
         training=training,
         cost=cost,
         constraints=_constraints(found, opened),
-        opened=(*opened, *(("chunks",) if _deals(found) else ())),
+        opened=(*opened, *_left(found)),
         goals=found.objective or default_goals(training, cost),
         solver=_solver(found.solver),
         expected=found.expect.objective,
@@ -267,12 +265,17 @@ def _opened(found: ScenarioFile) -> Mapping[str, object]:
     return opened if program is None else RUNTIMES[program].narrowed(opened)
 
 
-def _deals(found: ScenarioFile) -> bool:
-    """Tell whether grids are looked at whose groups hold several stages, as nobody says how many they hold."""
+def _left(found: ScenarioFile) -> list[str]:
+    """Return which other keys are left to the search, as nobody says them.
+
+    Without ``chunks`` grids are looked at whose groups hold several stages; without ``order`` layers run in any
+    order as far as this can be searched.
+    """
     training, program = found.training, RUNTIMES.get(found.model.runtime or "")
-    standard = found.search == "standard" and (program is None or (Schedule.ONE_F_ONE_B, True) in program.orders)
-    silent = "chunks" not in training.model_fields_set and training.warm_up == "classic"
-    return standard and silent and training.schedule == (Schedule.ONE_F_ONE_B,)
+    plain = training.warm_up == "classic" and training.schedule == (Schedule.ONE_F_ONE_B,)
+    deals = plain and (program is None or (Schedule.ONE_F_ONE_B, True) in program.orders)
+    written = training.model_fields_set | found.model.model_fields_set
+    return [key for key in ["chunks"] * deals + ["order"] if found.search == "standard" and key not in written]
 
 
 def _constraints(found: ScenarioFile, opened: Mapping[str, object]) -> Constraints:
@@ -364,7 +367,7 @@ def _cluster(name: str, found: ClusterSection) -> nx.Graph:
             row.peak,
             row.price_per_hour,
             _link_or_none(row.host_link),
-            _bytes_per_second(row.memory_bandwidth),
+            (row.memory_bandwidth or 0) // BITS_PER_BYTE,
         )
         for key, row in found.devices.items()
     }
@@ -375,10 +378,6 @@ def _cluster(name: str, found: ClusterSection) -> nx.Graph:
     ]
     mesh = _link(found.between_servers) if found.between_servers else None
     return cluster_graph(name, servers, _links(found), found.switches, mesh)
-
-
-def _bytes_per_second(bits_per_second: int | None) -> int:
-    return (bits_per_second or 0) // BITS_PER_BYTE
 
 
 def _links(found: ClusterSection) -> Iterator[tuple[str, str, Link]]:
@@ -420,13 +419,16 @@ def with_uses(instance: Instance, opened: Collection[str]) -> Instance:
     """Return an instance in which of what was opened only that is open which it has a use for.
 
     Groups that hold several stages have one device a replica in small models: what searches all of their plans
-    takes one form a layer. Of large ones the plain grids are looked at.
+    takes one form a layer. Of large ones the plain grids are looked at. Layers of large models that are cut at
+    some places run in the traced order where times are executed, as of other orders little is proved then.
     """
     from pipecut.formulation.uses import axes_of_use, dealt_for_use, divided_for_use, has_grids
 
-    asked, axes = instance.constraints, axes_of_use(instance)
+    asked, axes, large = instance.constraints, axes_of_use(instance), has_grids(instance)
     training = replace(instance.training, dealt=dealt_for_use(instance) if "chunks" in opened else ())
-    alone = not has_grids(instance) and all(one.chunks > 1 for one in instance.training.choices)
+    traced = "order" in opened and large and instance.goals[0].executed and instance.model.cuts is not None
+    model = replace(instance.model, free_order=instance.model.free_order and not traced)
+    alone = not large and all(one.chunks > 1 for one in instance.training.choices)
     useful = {
         "tensor_parallel_degrees": (1,) if alone else asked.tensor_parallel_degrees,
         "splits": tuple(axis for axis in asked.splits if axis in axes),
@@ -434,16 +436,17 @@ def with_uses(instance: Instance, opened: Collection[str]) -> Instance:
         "sharded": tuple(one for one in divided_for_use(instance) if one in asked.sharded),
     }
     closed = {key: value for key, value in useful.items() if key in opened}
-    return replace(instance, training=training, constraints=replace(asked, **closed))
+    return replace(instance, model=model, training=training, constraints=replace(asked, **closed))
 
 
 def _recompute(instance: Instance) -> Recompute:
     """Return what stages may compute again: blocks alone too where there are some, if they are searched or needed.
 
     The exact searches for executed times know whole stages alone, as do all for other orders of passes. Where the
-    reduction, which knows blocks, plans for some of the choices, none of the others is to make its plan worse.
+    reduction, which knows blocks that read from the one before them, plans for some of the choices, none of the
+    others is to make its plan worse.
     """
-    from pipecut.formulation.uses import has_grids, memory_binds, memory_is_tight
+    from pipecut.formulation.uses import has_grids, memory_binds, memory_is_tight, reads_neighbours
 
     orders, cost = instance.training.choices, instance.cost
     if not memory_binds(instance):
@@ -452,10 +455,9 @@ def _recompute(instance: Instance) -> Recompute:
     if (asked := instance.constraints).one_mode:
         known = cost.stage_time is StageTime.ADD and {one.schedule for one in orders} == {Schedule.ONE_F_ONE_B}
         return asked.recompute if asked.recompute is Recompute.ALLOWED or known else Recompute.NEVER
-    if instance.model.cuts is None or cost.stage_time is not StageTime.ADD:
+    if instance.model.cuts is None or cost.stage_time is not StageTime.ADD or not reads_neighbours(instance):
         return Recompute.ALLOWED
-    large = has_grids(instance) or (plain and len(instance.layers) * instance.devices >= MANY_LAYERS)
-    if large and any(one.schedule is Schedule.ONE_F_ONE_B for one in plain or orders):
+    if has_grids(instance) and any(one.schedule is Schedule.ONE_F_ONE_B for one in plain or orders):
         return Recompute.BLOCKS
     needed = not instance.goals[0].executed or memory_is_tight(instance)
     return Recompute.BLOCKS if needed and len(plain) == len(orders) else Recompute.ALLOWED

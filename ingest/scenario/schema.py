@@ -398,7 +398,9 @@ class ModelSection(Section):
     )
     order: Literal["any", "traced"] = Field(
         default="any",
-        description="any: the best order of layers with producers before consumers is searched; traced: as it ran",
+        description="any: the best order of layers with producers before consumers is searched; traced: as it ran."
+        " Without it traced for an executed time of a large model that is cut between blocks, under"
+        " search: standard; else any",
     )
 
 

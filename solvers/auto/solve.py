@@ -1,7 +1,7 @@
 """One way to every solver, in five steps: grids, bounds, engines, settling, checks.
 
-1. *Grids.* In the first second a plan is told that needs no table (:func:`told_at_once`): of a large instance the
-   best plain grid, with which the search begins; of any other a simple plan, which is left if the search is.
+1. *Grids.* In the first second a plan is told that needs no table (:func:`told_at_once`), with which the search
+   begins: of all but the smallest instances the best plain grid, of others a simple plan.
 2. *Bounds.* With it what work and devices alone say. Nothing that was told falls back.
 3. *Engines.* The exact method that sees the whole instance and is fastest is asked (``_Asking._in_order``). Where
    the declarative model is small that is it; elsewhere a programme, in the order of the catalogue, and the model
@@ -38,35 +38,30 @@ from pipecut.solvers.crosscheck import better, checked_by_others, largest_bytes,
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import METHODS
 from pipecut.solvers.reduce.grids import best_grid
-from pipecut.solvers.search.first_plan import MOST_PATIENCE_S, simple_plan
+from pipecut.solvers.search.first_plan import simple_plan
 
 if TYPE_CHECKING:
     from pipecut.solvers.catalogue import Solve, SolverEntry
     from pipecut.solvers.search.support import Support
 
-LARGE = 60_000
-"""From how many layers times devices on tables take longer than a simple plan."""
-SMALL_S, SMALL = 0.2, 1_000
-"""How long the first simple plan of any other is looked for, so large at most: it is there in a few tries."""
+SIMPLE_S = 0.4
+"""How long a first simple plan is looked for: it is there in a few tries."""
 
 
 def told_at_once(instance: Instance, limits: Limits) -> Limits:
     """Tell a bound and a simple plan; return the limits for all who search from now on.
 
-    Whoever they are, they begin with that plan where the instance is large, and the best plan and bound so far are
-    told.
+    Whoever they are, they begin with that plan, and the best plan and bound so far are told.
     """
     best = _Best(instance, limits)
     best.tell(Progress(None, lower_bound(instance)))
-    large = (size := len(instance.layers) * instance.devices) >= LARGE
     if limits.start is None and limits.below is None and not limits.deadline.over():
         grid = best_grid(instance, limits)
-        most_s = SMALL_S if size <= SMALL else MOST_PATIENCE_S
-        simple = None if grid else simple_plan(instance) if large else simple_plan(instance, 0.0, most_s)
+        simple = None if grid else simple_plan(instance, 0.0, SIMPLE_S)
         found = grid.told if grid else None if simple is None else Progress(simple[0], None, simple[1])
         if found is not None:
             best.tell(found)
-            limits = replace(limits, start=found.plan) if large or grid is not None else limits
+            limits = replace(limits, start=found.plan)
     return replace(limits, progress=best.tell)
 
 

@@ -391,7 +391,7 @@ def covering(atoms: AtomGraph, cuts: int, most: int) -> list[tuple[int, ...]]:
             held += [
                 one
                 for one in chain
-                if one not in held and all(_nested_interleavings(one, other) for other in held)
+                if one not in held and all(one & ~other == 0 or other & ~one == 0 for other in held)
             ]
         held.sort(key=int.bit_count)
         found.append(_through(atoms, held))
@@ -413,10 +413,6 @@ def _chains(sets: Sequence[int], cuts: int) -> list[Chain]:
         if len(chains) > MOST_CHAINS:
             raise TooLargeError(f"there are more than {MOST_CHAINS} ways to cut all orders of the layers")
     return chains
-
-
-def _nested_interleavings(one: int, other: int) -> bool:
-    return one & ~other == 0 or other & ~one == 0
 
 
 def _through(atoms: AtomGraph, sets: Sequence[int]) -> tuple[int, ...]:

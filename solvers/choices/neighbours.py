@@ -1,7 +1,8 @@
 """Questions beside what was asked that the reduction sees: a narrower one has a plan, a wider one has a bound.
 
 *Narrower.* What the reduction does not see is closed: stages stand on the line, each on devices of its own,
-passes run under 1F1B, nothing overlaps, and no goal is limited. The best plan of that question is a plan of what
+layers run in the given order, passes under 1F1B, nothing overlaps, and no goal is limited; single blocks are not
+computed again where these read from others than the one before. The best plan of that question is a plan of what
 was asked where it keeps the rules, and is priced anew. What is proved of the narrower question says nothing of the
 other.
 
@@ -42,6 +43,7 @@ from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.catalogue import REDUCED, is_reduced
+from pipecut.solvers.choices.any_order import has_other_orders
 from pipecut.solvers.reduce.by_count import TRIED, ByCount, Open
 from pipecut.solvers.reduce.counted import CountedStages
 from pipecut.solvers.reduce.grids import GridFound, times_in_a_step
@@ -74,12 +76,13 @@ def narrower(instance: Instance) -> list[Instance]:
     cost = replace(instance.cost, synchronisation=charged, inside=charged, stage_time=StageTime.ADD)
     cost = replace(cost, boundary_charge=BoundaryCharge.LINK, combine=Combine.MAX)
     asked = replace(instance.constraints, placement=Placement.LINE, at_most=())
-    if (plain, cost, asked) == (training, instance.cost, instance.constraints):
-        return []
-    with contextlib.suppress(ValueError):
-        like = partial(replace, instance, cost=cost, constraints=asked, goals=instance.goals[:1])
-        found = [like(training=one) for one in plain.choices]
-        return found if all(map(is_reduced, found)) else []
+    for own in (asked, replace(asked, recompute=Recompute.ALLOWED) if asked.recompute.by_blocks else asked):
+        with contextlib.suppress(ValueError):
+            like = partial(replace, instance, cost=cost, constraints=own, goals=instance.goals[:1])
+            found = [like(training=one) for one in plain.choices]
+            if all(map(is_reduced, found)):
+                same = (plain, cost, own) == (training, instance.cost, instance.constraints)
+                return [] if same and not has_other_orders(instance) else found
     return []
 
 

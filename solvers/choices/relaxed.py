@@ -140,7 +140,7 @@ class _Model:
             by_kind: dict[GroupKind, list[cp_model.IntVar]] = {}
             for group, taken in zip(self.groups, row, strict=True):
                 by_kind.setdefault(kinds[group], []).append(taken)
-            held = [self._in(atom, stage) for atom in range(len(self.atoms))]
+            held = [of[stage] - (of[stage - 1] if stage else 0) for of in self.b]
             for atom in range(len(self.atoms)):
                 # A atom needs a stage with devices.
                 self.model.add(held[atom] <= sum(row))
@@ -213,9 +213,6 @@ class _Model:
         for reader in readers:
             self.model.add_bool_or(self.b[atom][stage].negated(), self.b[reader][stage], crosses)
         return crosses
-
-    def _in(self, atom: int, stage: int) -> cp_model.LinearExprT:
-        return self.b[atom][stage] - (self.b[atom][stage - 1] if stage else 0)
 
     def _any(self, options: Sequence[cp_model.IntVar]) -> cp_model.IntVar:
         one = self.model.new_bool_var("")

@@ -13,6 +13,7 @@ from pipecut.formulation.limits import NEVER
 from pipecut.formulation.outcome import Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.catalogue import AUTO
 from pipecut.solvers.choices.trainings import instances_of, least_of, simplest, without_grids
 from pipecut.solvers.goals import there_is
 from pipecut.solvers.reduce.grids import GridFound, GridTold, times_in_a_step
@@ -54,20 +55,37 @@ class Standing:
         if self.best is None or value < self.best[0]:
             self.best = (value, about, progress.plan)
 
+    def no_worse(self, solver: str, about: Instance, outcome: Outcome) -> tuple[Instance, Outcome]:
+        """Return what a search came to, or what it had told if that is better: parts that are stopped may lose it.
+
+        A solver that was asked for by name has the plan that it came to. Raises FalseClaimError where there is
+        said to be no plan.
+        """
+        if self.best is None or self.best[2] == outcome.plan or solver != AUTO.name:
+            return about, outcome
+        value, of, plan = self.best
+        if not evaluate(of, plan).feasible:
+            return about, outcome
+        return GridFound(value // times_in_a_step(of), plan, self._asked(of)).no_worse(about, outcome)
+
     def outcome(self, solver: str, seconds: float) -> tuple[Instance, Outcome]:
         """Return what the best plan is a plan of, and the claim about it; without one a simple plan is tried.
 
         Cost: an evaluation, and SIMPLE_S and BOUND_S.
         """
         about, plan = self._plan()
-        if about.constraints is not self.instance.constraints:  # a choice by the number of stages
-            about = replace(about, constraints=self.instance.constraints)
-        about = about if self.instance.training.dealt else without_grids(about)
+        about = self._asked(about)
         bound = self._bound(about)
         found = None if plan is None else evaluate(about, plan)
         if plan is None or found is None or found.objective is None:
             return about, Outcome(solver, Proof.UNKNOWN, None, None, bound, seconds, (LEFT,), goals=about.goals)
         return about, checked(about, there_is(about, plan, solver, LEFT, bound, seconds), NEVER.within(0))
+
+    def _asked(self, about: Instance) -> Instance:
+        """Return a choice as it was asked about: of one by the number of stages with any of these."""
+        if about.constraints is not self.instance.constraints:
+            about = replace(about, constraints=self.instance.constraints)
+        return about if self.instance.training.dealt else without_grids(about)
 
     def _plan(self) -> tuple[Instance, Plan | None]:
         """Return a plan that keeps every rule, and of which instance; no plan where there is none at hand."""

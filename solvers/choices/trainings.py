@@ -463,8 +463,8 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
     """
     began_s = time.monotonic()
     limits, in_the_best_order = limits.begun(), partial(_ordered, ask)
-    # Whoever begins with a plan of his own, or only asks for better ones, wants no other; nor do other orders.
-    begun = limits.start is not None or limits.below is not None or has_other_orders(instance)
+    # Whoever begins with a plan of his own, or only asks for better ones, wants no other.
+    begun = limits.start is not None or limits.below is not None
     grid = None if begun else best_grid(instance, limits)
     values = [one for one in (grid and grid.step, limits.below) if one is not None]
     dealt = DealtGrids.of(instance, min(values, default=None), limits)
@@ -473,7 +473,9 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
         dealt, instance = DealtGrids(), without_grids(instance)
         grid = grid and replace(grid, instance=without_grids(grid.instance))
     limits = replace(limits, progress=partial(_of_all, limits.progress, instance, dealt))
-    known = Widened({}, None) if begun else widened(instance, limits, grid)
+    # What bounds plans of one order of the layers says nothing of others.
+    alone = begun or has_other_orders(instance)
+    known = Widened({}, grid) if alone else widened(instance, limits, grid)
     if not begun and known.start is grid:
         known = replace(known, start=narrower_plan(instance, limits, grid))
     start, training = known.start, instance.training

@@ -26,10 +26,10 @@ from functools import partial
 
 import numpy as np
 
-from pipecut.formulation.limits import Deadline
+from pipecut.formulation.limits import Deadline, TooLargeError
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.reduce.by_devices import DeviceSums
+from pipecut.solvers.reduce.by_devices import MOST, DeviceSums
 from pipecut.solvers.reduce.counted import CountedStages, ExecutedStages
 from pipecut.solvers.reduce.executed.steps import ByStep
 from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion, PricedSums
@@ -143,7 +143,11 @@ class ByCount:
         self.bound = max(self.bound, top.bound)
         narrow, fine = (top.hi - top.lo <= max(0, top.lo) // part + 1 for part in (NARROW, FINE))
         if narrow and not top.exact:
-            self._keep(self._exactly(top), top)
+            try:
+                self._keep(self._exactly(top), top)
+            except TooLargeError:  # whoever goes on tells stages apart by their places
+                heapq.heappush(self._open, top)
+                return False
             self._try_best()
             return True
         if narrow and self._closer(top):
@@ -222,7 +226,7 @@ class ByCount:
         within = replace(question, budget=min(question.budget, bound + bound // one.part + 1))
         sums, found = PricedSums.of(self.stages, within, self._payable(within, one.price)), None
         if sums.fill():
-            found = DeviceSums.of(sums, self.deadline).least()
+            found = DeviceSums.of(sums, self.deadline).least(MOST if self.then else None)
         if found is None:
             return replace(one, bound=within.budget + 1, part=max(COARSEST, one.part // 2))
         self._promise(found)

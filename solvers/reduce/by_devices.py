@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecut.formulation.limits import Deadline
+from pipecut.formulation.limits import Deadline, TooLargeError
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedSums
 from pipecut.solvers.reduce.programme import Cell
@@ -26,6 +26,8 @@ from pipecut.solvers.reduce.sums import Numbers
 
 MOST_BITS = 10
 """What is before suffixes is looked at with devices for so few bits less as well."""
+MOST = 50_000
+"""So many suffixes are told apart that have as many stages, where somebody else goes on with more."""
 LOOKED_AT = (2, 6, 32)
 """Suffixes are compared with so many before them, one after another."""
 
@@ -90,17 +92,20 @@ class DeviceSums:
         prices = [sums.price >> bits for bits in range(0, MOST_BITS, 2)]
         return DeviceSums(sums, deadline, _before(sums), [(price, sums.front_at(price)) for price in prices])
 
-    def least(self) -> PricedAnswer | None:
+    def least(self, most: int | None = None) -> PricedAnswer | None:
         """Return the least sum; None where no stages are within the budget.
 
+        Raises TooLargeError for more than ``most`` suffixes with as many stages.
         Cost: slots x suffixes x runs of atoms that end where they begin, in numpy.
         """
         question, best = self.sums.question, None
         fewest = self.sums.stages.numbers[0]
         for slot in range(len(self.before)):
             made = [self._made(phase, options, slot) for phase, options in enumerate(question.phases(slot))]
-            if not any(len(front.at) for front in made):
+            if not (many := sum(len(front.at) for front in made)):
                 break
+            if most is not None and many > most:
+                raise TooLargeError(f"{many} suffixes with {slot + 1} stages")
             self._found.append(made)
             whole = np.flatnonzero(made[0].at % self._places == 0)
             if slot + 1 >= fewest and len(whole):

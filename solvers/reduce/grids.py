@@ -54,7 +54,7 @@ class GridFound:
         Raises FalseClaimError where there is said to be no plan.
         """
         if outcome.proof is Proof.INFEASIBLE:
-            raise FalseClaimError(f"{outcome.solver}: claimed infeasible, but a plain grid keeps every rule")
+            raise FalseClaimError(f"{outcome.solver}: claimed infeasible, but a plan keeps every rule")
         often, own = times_in_a_step(about), times_in_a_step(self.instance)
         if len(outcome.goals) > 1 or (outcome.objective is not None and outcome.objective * often <= self.step):
             return about, outcome

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 
 from pipecut.formulation.costs.bounds import lower_bound
-from pipecut.formulation.costs.bulk.lent import Reading
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import Deadline, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, begin
@@ -23,6 +22,7 @@ from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTi
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.uses import reads_neighbours
 from pipecut.solvers.reduce.by_count import ByCount
 from pipecut.solvers.reduce.executed.steps import ByStep
 from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage, sizes_of, ways_of
@@ -58,20 +58,13 @@ def reason_against(instance: Instance, name: str = NAME) -> str | None:
         or cost.boundary_charge is not BoundaryCharge.LINK,
         f"{name} knows executed steps without overlap": executed
         and Synchronisation.OVERLAPPED in (cost.synchronisation, cost.inside),
-        f"{name} knows blocks that read from the one before them": not _reads_neighbours(instance),
+        f"{name} knows blocks that read from the one before them": asked.recompute.by_blocks
+        and asked.memory
+        and not reads_neighbours(instance),
         f"{name} knows blocks that are free, or all computed again for memory": asked.recompute.by_blocks
         and (asked.one_mode if asked.recompute is Recompute.BLOCKS else not asked.memory),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def _reads_neighbours(instance: Instance) -> bool:
-    """Tell whether each tensor of a block is read by the next block alone, where blocks are computed again."""
-    if not instance.constraints.recompute.by_blocks or not instance.constraints.memory:
-        return True
-    rows = [row for row in Reading.all(instance, CutSpace.of(instance)) if row.own != row.block]
-    producers = [row.producer for row in rows]
-    return all(row.block == row.own + 1 for row in rows) and len(set(producers)) == len(producers)
 
 
 @sized

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pipecut.formulation.problem.constraints import Constraints
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import ALL_BUT_NAME, Instance
-from pipecut.formulation.problem.layers import LayerGraph, Tie
+from pipecut.formulation.problem.layers import LayerGraph
 
 PERIODS = 32
 """The longest run of atoms that is looked for again right behind itself."""
@@ -141,7 +141,10 @@ def _short(instance: Instance, space: CutSpace, kept: Sequence[int]) -> Instance
         edges,
         model.element_bytes,
         tuple(place[at] for at in layers if at in starts and place[at]),
-        ties=tuple(_tie(tie, place) for tie in model.ties),
+        # The first of its layers is there, and one of every class.
+        ties=tuple(
+            replace(tie, layers=tuple(place[at] for at in tie.layers if at in place)) for tie in model.ties
+        ),
     )
     asked: Constraints = replace(
         instance.constraints,
@@ -164,8 +167,3 @@ def _edges(
         for consumer in range(*ends[atom]):
             for producer, size in into[consumer]:
                 yield place[consumer] - (consumer - producer), consumer, size
-
-
-def _tie(tie: Tie, place: dict[int, int]) -> Tie:
-    """Return a tie of those of its layers that are there: the first is, and one of every class."""
-    return replace(tie, layers=tuple(place[at] for at in tie.layers if at in place))

@@ -178,7 +178,8 @@ class StageFronts:
         if few and stops[0] - first >= FAR:
             mixed = len(stops) <= MOST_STOPS
             rule = replace(rule, goal=(first, stops if mixed else stops[:1], mixed))
-        node = self._root(rule, first)
+        begun = self._begun(first)
+        node = self._trees.setdefault((rule, begun.key.shape[1]), _Node(begun))
         for atom in range(first, stops[-1]):
             program = self.programs.of(atom, first)
             if program not in node.after:
@@ -204,10 +205,6 @@ class StageFronts:
         none = np.zeros(1, dtype=np.int64)
         empty = np.zeros((1, self._columns.width + 2), dtype=np.int64)
         return Grown(empty, np.full((1, width), OUTSIDE, dtype=np.int64), none, none)
-
-    def _root(self, rule: StageRule, first: int) -> _Node:
-        begun = self._begun(first)
-        return self._trees.setdefault((rule, begun.key.shape[1]), _Node(begun))
 
     def _atom(self, rule: StageRule, atom: int, program: int, grown: Grown) -> Grown:
         further = self._ahead(rule)

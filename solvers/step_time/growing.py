@@ -140,7 +140,8 @@ class Further:
         found: list[Times] = []
         for room, own in zip(self.rooms, behind, strict=True):
             # What would leave 64 bits counts less than it is: the sums are still no more than those of any stage.
-            sums = np.minimum(added, _cap(room)) @ room.often.T + own[after]
+            most = (NEVER >> 1) // (1 + int(room.often.sum(axis=1).max()))
+            sums = np.minimum(added, most) @ room.often.T + own[after]
             sums = np.where(never[:, None], NEVER, np.minimum(sums, NEVER))
             found.append(sums.reshape(-1, len(keys), sums.shape[1]).min(axis=0, initial=NEVER))
         return found
@@ -149,10 +150,6 @@ class Further:
 def countable(often: tuple[int, ...], most_ns: int) -> bool:
     """Tell whether sums of columns so often, none above a limit on the step, stay far from 64 bits."""
     return (1 + sum(often)) * (most_ns + 1) < NEVER >> 1
-
-
-def _cap(room: Room) -> int:
-    return (NEVER >> 1) // (1 + int(room.often.sum(axis=1).max()))
 
 
 def _numbers(keys: Times) -> Index:

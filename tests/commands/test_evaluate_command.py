@@ -152,7 +152,7 @@ def test_without_a_proof_the_gap_is_an_upper_limit(
     ("fake", "words"),
     [
         (wrong_proof, "the plan file has a plan of 866.4 us (866,400 ns)"),
-        (wrong_excluded, "cpsat claims that no plan exists, but there is a plan of"),
+        (wrong_excluded, "cpsat: claimed infeasible, but a plan keeps every rule"),
     ],
 )
 def test_a_plan_that_beats_a_proof_refutes_it(

@@ -58,10 +58,12 @@ def model_words(instance: Instance, limits: Limits | None = None) -> list[ModelP
     (fewest, most), limited = space.stages.numbers, instance.constraints.at_most
     stages = len(known.plan) if known.plan is not None else fewest
     ask = TypeQuestion.of(space, stages, known.upper - 1)
+    many = instance.training.micro_batches
+    extent = f"{space.stages.atoms} atoms, {instance.devices} devices, {many} micro-batches"
     begun = ModelPart(
         "question",
         (
-            ("goal", f"{instance.goals[0]}, the least of {_extent(space.stages.atoms, instance)}"),
+            ("goal", f"{instance.goals[0]}, the least of {extent}"),
             ("stages", f"from {fewest} to {most}, each a model; here {stages}"),
             ("bounds", bounds_in_words(known)),
             *(("limit", f"{one.goal} at most {goal_amount(one.goal, one.at_most)}") for one in limited),
@@ -71,10 +73,6 @@ def model_words(instance: Instance, limits: Limits | None = None) -> list[ModelP
     if model is None:
         return [begun, ModelPart("model", (("none", NO_TYPES),))]
     return [begun, *model_sections(model), *_relaxed(counts), _settling(model)]
-
-
-def _extent(atoms: int, instance: Instance) -> str:
-    return f"{atoms} atoms, {instance.devices} devices, {instance.training.micro_batches} micro-batches"
 
 
 def model_sections(model: TypeModel) -> list[ModelPart]:

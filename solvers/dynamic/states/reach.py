@@ -109,10 +109,6 @@ class StateReach:
         """Return R[slot], by node and first layer 0 .. N."""
         return self._unpacked(self.reached[slot])
 
-    def complete_nodes(self, slot: int) -> Numbers:
-        """Return the nodes in which a whole plan of ``slot + 1`` stages ends up."""
-        return np.flatnonzero((self.reached[slot][:, 0] >= 128) & self.space.complete).astype(np.int32)
-
     def _unpacked(self, table: Packed) -> NDArray[np.bool_]:
         return np.unpackbits(table, axis=1, count=self.total + 1).view(bool)
 
@@ -218,8 +214,8 @@ def path_of(reach: StateReach, tables: Tables) -> Plan | None:
     space = reach.space
     found = [
         (int(space.taken[node]), slot, int(node))
-        for slot in range(len(reach.reached))
-        for node in reach.complete_nodes(slot)
+        for slot, reached in enumerate(reach.reached)
+        for node in np.flatnonzero((reached[:, 0] >= 128) & space.complete)  # a whole plan ends up in it
     ]
     if not found:
         return None

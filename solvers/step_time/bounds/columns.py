@@ -83,11 +83,6 @@ class Period:
         """After so many pairs of passes everything comes again."""
         return self.micro_batches if self.charged else 1
 
-    @property
-    def comes_in_each(self) -> bool:
-        """Whether a synchronisation keeps its device behind every pair."""
-        return self.charged and self.micro_batches == 1
-
     def alone(self, pace: Times, sync: Times) -> Times:
         """Return the period of stages with nothing before or behind them."""
         often = -(-sync // self.micro_batches)

@@ -80,7 +80,9 @@ class Rest:
     ) -> None:
         self.spans, self.ways, self.most_ns = spans, ways, most_ns
         self.each_ns, self._deadline = 0 if spans.period is None else most_ns, deadline
-        self._synchronised = spans.period is not None and spans.period.comes_in_each
+        # Of one micro-batch a synchronisation keeps its device behind every pair.
+        period = spans.period
+        self._synchronised = period is not None and period.charged and period.micro_batches == 1
         only = spans.roomy if only is None else only
         bands = {rule: self._made(spans.roomy[rule] & only[rule]) for rule in set(spans.rules)}
         self._bands = [bands[rule] for rule in spans.rules]

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import networkx as nx
 import pytest
 
 from pipecut.formulation.problem.constraints import Constraints, Recompute, Sharded
-from pipecut.formulation.problem.layers import Axis
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Axis, layer_graph
+from pipecut.formulation.searched import not_searched
 from pipecut.ingest.mistakes import ScenarioError
 from pipecut.ingest.scenario.load import load_scenario
 from tests.examples import chain, matrix
@@ -116,14 +120,26 @@ def opened(
     blocks: bool = True,
 ) -> Constraints:
     """Return what is open for four layers of ten kilobytes, in two blocks."""
+    graph = chain([matrix(name, 10**6, 10_000) for name in "abcd"], [100, 100, 100])
+    graph.graph["cuts"] = ("c",) if blocks else None
+    return of_graph(folder, graph, devices, memory, training, more).constraints
+
+
+def of_graph(
+    folder: Path,
+    graph: nx.DiGraph,
+    devices: Sequence[int],
+    memory: str = "500 kB",
+    training: str = "",
+    more: str = "",
+) -> Instance:
+    """Return the instance of a graph on servers of so many devices."""
     link = "link: {bandwidth: 100 Gbit/s}"
     servers = ", ".join(f"{{name: s{at}, device: card, devices: {n}, {link}}}" for at, n in enumerate(devices))
     text = GRAPH_SCENARIO.format(memory=memory, servers=servers, training=training, more=more)
     path = folder / "used.yaml"
     path.write_text(text, encoding="utf-8")
-    graph = chain([matrix(name, 10**6, 10_000) for name in "abcd"], [100, 100, 100])
-    graph.graph["cuts"] = ("c",) if blocks else None
-    return load_scenario(path).instance(graph).constraints
+    return load_scenario(path).instance(graph)
 
 
 BOTTLENECK = "objective: bottleneck"
@@ -162,6 +178,42 @@ def test_of_large_models_all_grids_are_open_where_groups_hold_several_stages(tmp
     assert (found.tensor_parallel_degrees, found.recompute) == ((1, 2), Recompute.BLOCKS)
     in_a_v = opened(tmp_path, [2] * 500, training=", schedule: zero_bubble_v")
     assert (in_a_v.tensor_parallel_degrees, in_a_v.recompute) == ((1, 2), Recompute.ALLOWED)
+
+
+def branched(cuts: Sequence[str] | None = ("b", "c", "d", "e")) -> nx.DiGraph:
+    """Four layers one after the other, and one that the last of them reads, too."""
+    layers = [matrix(name, 10**6, 10_000, made=100) for name in "abcde"]
+    edges = [*zip("bcd", "cde", strict=True), ("a", "e")]
+    return layer_graph("branched", layers, [(*pair, 100) for pair in edges], cuts=cuts)
+
+
+@pytest.mark.parametrize(
+    ("servers", "asked", "free"),
+    [
+        (2, {}, True),
+        (500, {}, False),
+        (500, {"cuts": None}, True),
+        (500, {"more": BOTTLENECK}, True),
+        (500, {"more": "search: paper"}, True),
+    ],
+)
+def test_layers_run_in_any_order_where_all_are_searched(
+    tmp_path: Path, servers: int, asked: dict[str, Any], free: bool
+) -> None:
+    graph = branched(asked["cuts"]) if "cuts" in asked else branched()
+    found = of_graph(tmp_path, graph, [2] * servers, more=asked.get("more", ""))
+    assert found.model.free_order is free and ("other orders" in not_searched(found)) is not free
+    written = GRAPH_SCENARIO.replace("graph: g.json", "graph: g.json, order: any")
+    with mock.patch(f"{__name__}.GRAPH_SCENARIO", written):
+        assert of_graph(tmp_path, graph, [2] * servers, more=asked.get("more", "")).model.free_order
+
+
+def test_blocks_that_read_from_far_are_not_computed_again_alone(tmp_path: Path) -> None:
+    """No method proves plans in which they are."""
+    chained = chain([matrix(name, 10**6, 10_000) for name in "abcde"], [100] * 4)
+    chained.graph["cuts"] = ("b", "c", "d", "e")
+    for graph, recompute in ((chained, Recompute.BLOCKS), (branched(), Recompute.ALLOWED)):
+        assert of_graph(tmp_path, graph, [2] * 500).constraints.recompute is recompute
 
 
 def test_a_key_that_is_written_stays_without_a_use(tmp_path: Path) -> None:

@@ -23,9 +23,7 @@ from tests.laws import so_many
 def test_what_is_told_never_falls_back_and_ends_in_the_outcome(instance: Instance) -> None:
     told = list[Progress]()
     instance = replace(instance, goals=(Goal.BOTTLENECK,))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(at_once, "LARGE", 0)
-        found = plan(instance, Limits(progress=told.append))
+    found = plan(instance, Limits(progress=told.append))
     assert told[0] == Progress(None, lower_bound(instance))
     objectives = [one.objective for one in told if one.objective is not None]
     bounds = [one.bound for one in told if one.bound is not None]

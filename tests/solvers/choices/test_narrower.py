@@ -11,11 +11,18 @@ from hypothesis import strategies as st
 
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Proof
-from pipecut.formulation.problem.constraints import Goal, Placement
+from pipecut.formulation.problem.constraints import Goal, Placement, Recompute
 from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.options import Samples
+from pipecut.formulation.problem.training import Training
 from pipecut.solvers import exhaustive
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.choices.any_order import has_other_orders
 from pipecut.solvers.choices.neighbours import narrower, narrower_plan
+from pipecut.solvers.choices.trainings import decided
 from pipecut.solvers.reduce.solver import accepts
+from tests.examples import PLAIN, instance_of, matrix, mesh
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import has_groups
 from tests.solvers.priced import few_plans
@@ -42,7 +49,7 @@ def test_opening_placement_or_chunks_begins_with_the_best_plan_without(
     opened = _opened(closed, chunks, placement)
     with SEEN:
         asked, found = narrower(opened), narrower_plan(opened, Limits(), None)
-    assert (not asked) == (opened == closed)
+    assert (not asked) == (opened == closed and not has_other_orders(closed))
     truth = exhaustive.solve(closed)
     if not asked or truth.proof is Proof.INFEASIBLE:
         assert found is None
@@ -60,3 +67,32 @@ def test_nothing_is_begun_with_where_every_stage_shares_its_devices(instance: In
     instance = replace(as_seen(instance), goals=(Goal.STEP_TIME,))
     with SEEN:
         assert not narrower(replace(instance, training=replace(instance.training, chunks=2)))
+
+
+BRANCHED = layer_graph(
+    "branched",
+    [matrix(name, 50, weights, made=40) for name, weights in zip("abcde", (10, 90, 20, 60, 30), strict=True)],
+    [("b", "c", 40), ("c", "d", 40), ("d", "e", 40), ("a", "e", 40)],
+    cuts=("b", "c", "d", "e"),
+)
+"""One layer that the last one reads beside a chain: it may run at any time before, and is read from far."""
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+def test_what_is_said_of_other_orders_and_blocks_begins_with_the_best_plan_without(any_order: bool) -> None:
+    graph = BRANCHED.copy()
+    graph.graph["free_order"] = any_order
+    training = Training(global_batch=4, micro_batches=4)
+    instance = instance_of(graph, mesh(2, 1), replace(PLAIN, samples=Samples.WHOLE), training)
+    allowed = replace(instance.constraints, memory=True, recompute=Recompute.ALLOWED)
+    closed = replace(instance, constraints=allowed, goals=(Goal.STEP_TIME,))
+    opened = replace(closed, constraints=replace(allowed, recompute=Recompute.BLOCKS))
+    truth = exhaustive.solve(closed)
+    assert has_other_orders(closed) and not accepts(opened).takes and truth.objective is not None
+    with SEEN:
+        assert bool(narrower(closed)) and narrower(opened)[0].constraints.recompute is Recompute.ALLOWED
+        for asked in (opened, closed):
+            found = narrower_plan(asked, Limits(), None)
+            assert found is not None and found.objective == truth.objective
+            assert evaluate(asked, found.plan).objective == truth.objective
+        assert decided(opened, plan, Limits(time_limit_s=2)).outcome.objective <= truth.objective

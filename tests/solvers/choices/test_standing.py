@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.outcome import Progress, Proof, checked
+from pipecut.formulation.outcome import FalseClaimError, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.choices.standing import LEFT, Standing
 from pipecut.solvers.exhaustive import count_plans, plans
@@ -39,6 +40,32 @@ def test_the_best_told_plan_stands_whatever_was_told_of_bounds(instance: Instanc
     assert outcome.proof is not Proof.INFEASIBLE
     assert outcome.proof is not Proof.OPTIMAL or outcome.objective == min(values)
     assert outcome.plan is not None or not told
+
+
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
+@given(problems(), st.data())
+def test_what_a_search_came_to_is_no_worse_than_what_it_told(instance: Instance, data: st.DataObject) -> None:
+    """Of what is told some may break rules; of a solver that is asked for by name its own plan stays."""
+    assume(count_plans(instance) <= 200)
+    told = data.draw(st.lists(st.sampled_from(list(plans(instance))), max_size=4))
+    standing, kept = Standing(replace(instance, goals=instance.goals[:1])), list[int]()
+    for plan in told:
+        found = evaluate(instance, plan)
+        if found.objective is not None:
+            standing.hear(Progress(found.objective, None, plan, standing.instance))
+            kept += [found.objective] * found.feasible
+    best = standing.best
+    nothing = Outcome("auto", Proof.UNKNOWN, bound=0, goals=standing.instance.goals)
+    about, outcome = standing.no_worse("auto", standing.instance, nothing)
+    if best is not None and best[0] in kept:
+        assert outcome.objective == min(kept) and checked(about, outcome) == outcome
+    else:
+        assert outcome is nothing
+    assert standing.no_worse("line_dp", standing.instance, nothing)[1] is nothing
+    assert standing.no_worse("auto", about, outcome)[1] is outcome
+    if outcome.plan is not None:
+        with pytest.raises(FalseClaimError, match="a plan keeps every rule"):
+            standing.no_worse("auto", about, Outcome("auto", Proof.INFEASIBLE, goals=about.goals))
 
 
 @settings(max_examples=so_many(20), deadline=None, suppress_health_check=SLOW)

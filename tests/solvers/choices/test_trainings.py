@@ -332,7 +332,7 @@ def test_a_large_question_has_a_plan_of_equal_groups_before_anything_is_searched
         return Outcome("nobody", Proof.UNKNOWN, goals=one.goals)
 
     assert decide(large, worse, Limits(time_limit_s=60))[1].objective == found.objective
-    with pytest.raises(FalseClaimError, match="a plain grid keeps every rule"):
+    with pytest.raises(FalseClaimError, match="a plan keeps every rule"):
         decide(large, lambda one, _: Outcome("nobody", Proof.INFEASIBLE, goals=one.goals), Limits(time_limit_s=60))
 
 

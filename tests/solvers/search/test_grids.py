@@ -292,7 +292,7 @@ def test_a_grid_is_told_and_said_as_people_write_it() -> None:
     assert grid.no_worse(instance, better) == (instance, better)
     assert grid.beside(instance, better).endswith(f" ms, 100 % slower {words}")
     assert grid.fields()["stages"] == many and grid.fields()["objective"] == grid.objective
-    assert best_grid(replace(blocks(200, 10**12), goals=(Goal.STEP_TIME,)), Limits()) is None
+    assert best_grid(replace(blocks(16, 10**12), goals=(Goal.STEP_TIME,)), Limits()) is None
 
 
 @pytest.mark.parametrize("number", [8, 256])
