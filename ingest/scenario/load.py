@@ -455,9 +455,11 @@ def _recompute(instance: Instance) -> Recompute:
     if (asked := instance.constraints).one_mode:
         known = cost.stage_time is StageTime.ADD and {one.schedule for one in orders} == {Schedule.ONE_F_ONE_B}
         return asked.recompute if asked.recompute is Recompute.ALLOWED or known else Recompute.NEVER
-    if instance.model.cuts is None or cost.stage_time is not StageTime.ADD or not reads_neighbours(instance):
+    large, executed = has_grids(instance), instance.goals[0].executed
+    far = large and executed and not reads_neighbours(instance)
+    if far or instance.model.cuts is None or cost.stage_time is not StageTime.ADD:
         return Recompute.ALLOWED
-    if has_grids(instance) and any(one.schedule is Schedule.ONE_F_ONE_B for one in plain or orders):
+    if large and any(one.schedule is Schedule.ONE_F_ONE_B for one in plain or orders):
         return Recompute.BLOCKS
-    needed = not instance.goals[0].executed or memory_is_tight(instance)
+    needed = not executed or memory_is_tight(instance)
     return Recompute.BLOCKS if needed and len(plain) == len(orders) else Recompute.ALLOWED

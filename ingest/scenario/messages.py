@@ -81,10 +81,6 @@ def _entries(found: Found, where: Where, root: type[StrictPart]) -> str:
     return f"expected {limit} entries, got {context['actual_length']}"
 
 
-def _own_words(found: Found, where: Where, root: type[StrictPart]) -> str:
-    return str(found["ctx"]["error"])
-
-
 def _otherwise(found: Found, where: Where, root: type[StrictPart]) -> str:
     return said(found)
 
@@ -96,7 +92,7 @@ _SENTENCES: dict[str, Sentence] = {
     "enum": _not_a_choice,
     "too_short": _entries,
     "too_long": _entries,
-    "value_error": _own_words,
+    "value_error": lambda found, where, root: str(found["ctx"]["error"]),
 }
 """How a kind of pydantic error is said where more is known than ``ingest.mistakes`` says of it."""
 

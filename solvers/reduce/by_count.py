@@ -102,7 +102,7 @@ class ByCount:
     @staticmethod
     def of(stages: ReducedStages, price: Callable[[Plan], int | None], upper: int) -> ByCount:
         """Search for the step of these stages: as executed where they count the time of passes alone."""
-        many, deadline, takes = stages.word.short.training.micro_batches, stages.deadline, partial(_taken, stages)
+        many, deadline, takes = stages.micro_batches, stages.deadline, partial(_taken, stages)
         of = ExecutedStages(stages) if stages.each else stages
         counted = CountedStages.of(stages, of)
         return ByCount(counted, many, stages.each, of.plan, takes, price, deadline, upper)

@@ -26,7 +26,7 @@ from pipecut.solvers.reduce.sums import Numbers
 
 MOST_BITS = 10
 """What is before suffixes is looked at with devices for so few bits less as well."""
-MOST = 50_000
+MOST = 12_000
 """So many suffixes are told apart that have as many stages, where somebody else goes on with more."""
 LOOKED_AT = (2, 6, 32)
 """Suffixes are compared with so many before them, one after another."""

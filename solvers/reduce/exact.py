@@ -24,8 +24,6 @@ from pipecut.solvers.reduce.labels import Amounts, StageLabel, StageLabels
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.sums import Numbers
 
-MOST_ROWS = 10_000
-"""So many ways to run the first atoms of a stage are told apart at most where all are asked for."""
 _State = tuple[Key, Key]
 """The layouts of what is live, and the statuses of tensors (``solvers.atoms.blocks``)."""
 _Parts = list[tuple[Rows, NDArray[np.intp], tuple[_State, FrontRule], Rows]]
@@ -48,7 +46,8 @@ class ExactStage:
 
     ``fronts`` have the times that count; ``prices`` are the numbers of those of ``labels`` that leave labels out.
     So do weights of passes ``beside``, with the labels of these, and what all weighs at most. Without ``memory``
-    it leaves none out, and labels are compared by what they take in each pass alone.
+    it leaves none out, and labels are compared by what they take in each pass alone. Of the first atoms of a stage
+    so many ways are told apart at ``most``.
     """
 
     fronts: Fronts
@@ -62,6 +61,7 @@ class ExactStage:
     forms: dict[object, tuple[int, ...]] = field(default_factory=dict)
     beside: Sequence[tuple[Numbers, StageLabels, int]] = ()
     memory: bool = True
+    most: int | None = None
 
     def least(self) -> StageLabel | None:
         """Return the label with the least time that fits, if it is below the limit. Raises StoppedError."""
@@ -99,7 +99,7 @@ class ExactStage:
             self.deadline.check()
             states.append(self._grown(states[-1], node, at))
             rows = sum(len(one.rows) for one in states[-1].values())
-            if rows > MOST_ROWS and self.fronts.passes is not None:
+            if self.most is not None and rows > self.most:
                 raise TooLargeError(f"{rows} ways to run a stage")
         return states
 

@@ -52,7 +52,7 @@ class ByFormula:
     @property
     def more(self) -> int:
         """Return how often the slowest stage counts beside the sum."""
-        return self.stages.word.short.training.micro_batches - 1
+        return self.stages.micro_batches - 1
 
     def first_plans(self) -> None:
         """Price plans whose stages take little more than all devices need."""

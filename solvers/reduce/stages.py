@@ -144,6 +144,11 @@ class ReducedStages:
         return self.word.space.stops
 
     @property
+    def micro_batches(self) -> int:
+        """Return the number of micro-batches of a step."""
+        return self.word.short.training.micro_batches
+
+    @property
     def numbers(self) -> tuple[int, int]:
         """Return how many stages a plan has at least and at most: groups, where each holds several."""
         asked, most = self.word.whole.demands, min(self.atoms, self.line.devices // min(self.line.sizes))
@@ -388,13 +393,14 @@ class ReducedStages:
         beside: Sequence[tuple[Numbers, ReducedStages, int]],
         *,
         memory: bool,
+        most: int,
     ) -> Iterator[tuple[Numbers, Group, Callable[[], StageLabel] | None]]:
         """Yield all ways to run a stage that weigh less than a limit: passes, group, and how the label is had.
 
         And less with other weights ``beside``, of each the stages and the limit. In all of these what differs in
         any pass is told apart (:meth:`weighed`), and memory is limited. Each way that is left out is in no pass
         better than one that is there. Without ``memory`` some do not fit, which are not to be had (None). Raises
-        StoppedError, and TooLargeError where they are too many.
+        StoppedError, and TooLargeError where more than ``most`` have to be told apart on the way.
         """
         seat, in_flight = int(self.line.seat[cell.x, cell.size]), self.in_flight(slot)
         cells, kinds = self._seats[seat].cells, self._seats[seat].distinct
@@ -402,13 +408,11 @@ class ReducedStages:
         for kind in (kind for kind, bound in zip(kinds, bounds.tolist(), strict=True) if bound < limit):
             group = Group.on_line(self.word.short, cell.x, self.line.sizes[cell.size], cells.kinds[kind].mode)
             search = self._search(cells, kind, in_flight, cell, limit)
-            search.memory, search.beside = (
-                memory,
-                [
-                    (often, other._weighed(other._seats[seat].cells, kind, in_flight), most)
-                    for often, other, most in beside
-                ],
-            )
+            search.memory, search.most = memory, most
+            search.beside = [
+                (often, other._weighed(other._seats[seat].cells, kind, in_flight), below)
+                for often, other, below in beside
+            ]
             for passes, label in search.all():
                 yield passes, group, label
 

@@ -153,7 +153,7 @@ class Compositions:
         slot, seat, size = stage
         x, many, least = (
             level.x[rows] + self.sums.line.sizes[size],
-            self.slowest.micro_batches,
+            self.slowest.stages.micro_batches,
             self.slowest.lo + 1,
         )
         times, whole = self.sums.cells(seat, slot)[level.atom[rows]], self._whole(seat, slot)[level.atom[rows]]

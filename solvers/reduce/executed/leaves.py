@@ -123,13 +123,14 @@ class Leaves:
     """The compositions of one instance.
 
     ``take`` is told of every plan that is found on the way, and what it takes, and returns what plans have to be
-    below from then on, which is ``most``.
+    below from then on, which is ``most``. Of the ways to run a stage so many ``rows`` are told apart at most.
     """
 
     instance: Instance
     stages: ReducedStages
     take: Callable[[Plan, int], int]
     most: int = FORBIDDEN
+    rows: int = 10_000
     _priced: dict[tuple[int, tuple[Group, ...]], PricedPasses] = field(default_factory=dict)
     _passes: dict[object, tuple[int, ...]] = field(default_factory=dict)
     _answers: dict[object, _Answer] = field(default_factory=dict)
@@ -185,7 +186,7 @@ class Leaves:
         priced, ends = self._price(seat, groups), (cell.first, cell.stop)
         first, *others = (self.stages.weighed(seat, priced, one, ends, apart=True) for one, _ in limits)
         beside = [(one, stages, most) for (one, most), stages in zip(limits[1:], others, strict=True)]
-        return list(first.listed(cell, slot, limit, beside, memory=memory))
+        return list(first.listed(cell, slot, limit, beside, memory=memory, most=self.rows))
 
     def _parted(self, known: _Known, at: int, ways: list[Way], below: int) -> int:
         """Return what no plan with one of some ways of a stage is below: of many by their least, then by halves.

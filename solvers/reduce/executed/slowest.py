@@ -48,7 +48,7 @@ class SlowestFirst:
         fewest, most = self.stages.numbers
         front = fronts(self.stages.line, self.stages.least, self.stages.atoms, self.hi)[:, None]
         # Whichever stage will be the slowest, it counts so often beside what is counted of it twice.
-        more = max(0, self.micro_batches - most - 1) * (self.lo + 1)
+        more = max(0, self.stages.micro_batches - most - 1) * (self.lo + 1)
         for slot in range(most):
             chosen = np.minimum.reduce([self._made(step, slot) for step in self._choices(slot)])
             twice, plain = self._made(_Step.TWICE, slot), self._made(_Step.PLAIN, slot)
@@ -63,20 +63,15 @@ class SlowestFirst:
         least = min((int(row[0, :, 0].min()) for row in self.chosen[fewest - 1 :]), default=FORBIDDEN)
         return None if least >= FORBIDDEN else least
 
-    @property
-    def micro_batches(self) -> int:
-        """Return the number of micro-batches of a step."""
-        return self.stages.word.short.training.micro_batches
-
     def _choices(self, slot: int) -> tuple[_Step, ...]:
         """Return what a stage in a slot may be in a suffix that has the slowest stage: that one, or before it."""
-        slowest = _Step.ALONE if self.micro_batches < slot + 2 else _Step.SLOWEST
+        slowest = _Step.ALONE if self.stages.micro_batches < slot + 2 else _Step.SLOWEST
         return (slowest, _Step.BEFORE) if slot else (slowest,)
 
     def _made(self, step: _Step, slot: int) -> Numbers:
         """Return the suffixes with a stage more; plain ones where some stage may count alone."""
         line = self.stages.line
-        if step is _Step.PLAIN and self.micro_batches > self.stages.numbers[1]:
+        if step is _Step.PLAIN and self.stages.micro_batches > self.stages.numbers[1]:
             shape = line.devices + 1, len(line.sizes), self.stages.atoms + 1
             return np.full(shape, FORBIDDEN, dtype=np.int64)
         return grown(line, partial(self._times, step, slot), self._behind(step, slot))
@@ -84,7 +79,8 @@ class SlowestFirst:
     def _times(self, step: _Step, slot: int, seat: int) -> Numbers:
         """Return what a stage counts: so often what it takes, as the slowest no less than these do."""
         found = self.stages.least(seat, slot)
-        often = {_Step.SLOWEST: self.micro_batches - slot, _Step.ALONE: self.micro_batches, _Step.TWICE: 2}
+        many = self.stages.micro_batches
+        often = {_Step.SLOWEST: many - slot, _Step.ALONE: many, _Step.TWICE: 2}
         slowest = step in (_Step.SLOWEST, _Step.ALONE)
         counted = often.get(step, 1) * (np.maximum(found, self.lo + 1) if slowest else found)
         counted[found > self.hi] = FORBIDDEN

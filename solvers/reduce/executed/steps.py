@@ -9,14 +9,15 @@ Plans are sorted by what their slowest stage takes: intervals of that are halved
 (``solvers.reduce.executed.compositions``), those that take little more than its bound first: their stages are
 settled, and what is then still below the best plan is settled by weighing its paths
 (``solvers.reduce.executed.leaves``). Where none is left the bound has risen. Last come the compositions of which
-paths leave a gap: the ways to run their stages are tried. So the search ends with a proof, but where these are too
-many; then the bound is what is left.
+paths leave a gap: the ways to run their stages are tried, few at first, and more where these were too many. So the
+search ends with a proof, but where they are more than can be told apart; then the bound is what is left.
 """
 
 from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice, takewhile
 
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
@@ -33,6 +34,8 @@ LITTLE = 4
 """Good plans have a slowest stage that takes longer than all devices need by no more than such a part."""
 PART, FINEST = 16, 4096
 """Compositions are listed that take more than the bound by such a part of it at first, and by such at least."""
+MOST_ROWS, MORE = 160_000, 4
+"""So many ways to run a stage are told apart at most: more each time, by such a factor, where all were tried."""
 SOME, TRIED = 6, 30
 """So many compositions are settled before others are looked for, and of so many a plan is made."""
 
@@ -67,15 +70,9 @@ class ByStep:
     _closed: dict[tuple[Cell, ...], int] = field(default_factory=dict)
     _seen: set[tuple[Cell, ...]] = field(default_factory=set)
     _tried: set[tuple[Cell, ...]] = field(default_factory=set)
-    _charged: ReducedStages | None = None
 
     def __post_init__(self) -> None:
         self._leaves = Leaves(self.instance, self.stages, self._try)
-
-    @property
-    def micro_batches(self) -> int:
-        """Return the number of micro-batches of a step."""
-        return self.instance.training.micro_batches
 
     @property
     def most(self) -> int:
@@ -92,10 +89,10 @@ class ByStep:
 
     def begin(self) -> None:
         """Ask about all plans whose slowest stage takes no more than is of use."""
-        hi, pace = self.most // self.micro_batches, self.stages.pace_ns()
+        hi, pace = self.most // self.stages.micro_batches, self.stages.pace_ns()
         little = min(hi, pace + pace // LITTLE)
-        self._put(pace - 1, little, self.micro_batches * pace)
-        self._put(little, hi, self.micro_batches * pace)
+        self._put(pace - 1, little, self.stages.micro_batches * pace)
+        self._put(little, hi, self.stages.micro_batches * pace)
         self._learn()
 
     def step(self) -> bool:
@@ -113,8 +110,10 @@ class ByStep:
 
     def _by_ways(self) -> bool:
         """Try the ways of the stages of the composition that paths leave lowest; tell whether there was one."""
-        waiting = [cells for cells, one in self._closed.items() if one < self.most and cells not in self._tried]
-        if waiting:
+        open_ = [cells for cells, one in self._closed.items() if one < self.most]
+        if open_ and self._tried.issuperset(open_) and self._leaves.rows < MOST_ROWS:
+            self._leaves.rows, self._tried = self._leaves.rows * MORE, set()
+        if waiting := [cells for cells in open_ if cells not in self._tried]:
             cells = min(waiting, key=self._closed.__getitem__)
             self._tried.add(cells)
             self._closed[cells] = self._leaves.bound([*cells], self._closed[cells], self.most, ways=True)
@@ -147,7 +146,7 @@ class ByStep:
         """
         most = interval.bound + interval.bound // interval.part
         found = self._bounds(interval.lo, interval.hi, most)
-        rows = None if found is None else Compositions.of(found[0], self._with_ends()).all()
+        rows = None if found is None else Compositions.of(found[0], self._with_ends).all()
         if found is not None and rows is None:
             return self._too_many(replace(interval, bound=max(interval.bound, found[1])))
         within = takewhile(lambda row: row[0] < self.most, rows or ())
@@ -174,16 +173,15 @@ class ByStep:
         for _, cells in compositions:
             if tuple(cells) not in self._seen:
                 self._seen.add(tuple(cells))
-                self._leaves.value(cells, self.stages.plan(cells, (self.most - 1) // self.micro_batches))
+                self._leaves.value(cells, self.stages.plan(cells, (self.most - 1) // self.stages.micro_batches))
         for bound, cells in compositions[:SOME]:
             if not self._tightened(cells):
                 self._close(bound, cells)
 
+    @cached_property
     def _with_ends(self) -> ReducedStages:
-        """Return the stages with what they do once a step."""
-        if self._charged is None:
-            self._charged = self.stages.charged()
-        return self._charged
+        """The stages with what they do once a step."""
+        return self.stages.charged()
 
     def _close(self, bound: int, cells: list[Cell]) -> None:
         """Weigh the paths of a composition whose stages are settled."""
@@ -197,10 +195,10 @@ class ByStep:
         before, total, changed = 0, sum(times), False
         for at, (cell, time) in enumerate(zip(cells, times, strict=True)):
             # With more than that its own way through the step takes too long, whatever the other stages do.
-            slot, most = last - at, (self.most - 1 - before) // self.micro_batches
-            if self.micro_batches >= slot + 2:
+            slot, most = last - at, (self.most - 1 - before) // self.stages.micro_batches
+            if self.stages.micro_batches >= slot + 2:
                 others = before + 2 * (total - before - time)
-                most = min(most, (self.most - 1 - others) // (self.micro_batches - slot))
+                most = min(most, (self.most - 1 - others) // (self.stages.micro_batches - slot))
             changed |= self.stages.settle(cell, slot, most + 1)
             before += time
         return changed

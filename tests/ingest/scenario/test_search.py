@@ -208,12 +208,13 @@ def test_layers_run_in_any_order_where_all_are_searched(
         assert of_graph(tmp_path, graph, [2] * servers, more=asked.get("more", "")).model.free_order
 
 
-def test_blocks_that_read_from_far_are_not_computed_again_alone(tmp_path: Path) -> None:
-    """No method proves plans in which they are."""
+def test_blocks_that_read_from_far_are_not_computed_again_alone_where_times_are_executed(tmp_path: Path) -> None:
+    """The reduction does not see plans in which they are; the programme over states does."""
     chained = chain([matrix(name, 10**6, 10_000) for name in "abcde"], [100] * 4)
     chained.graph["cuts"] = ("b", "c", "d", "e")
     for graph, recompute in ((chained, Recompute.BLOCKS), (branched(), Recompute.ALLOWED)):
         assert of_graph(tmp_path, graph, [2] * 500).constraints.recompute is recompute
+        assert of_graph(tmp_path, graph, [2] * 500, more=BOTTLENECK).constraints.recompute is Recompute.BLOCKS
 
 
 def test_a_key_that_is_written_stays_without_a_use(tmp_path: Path) -> None:
