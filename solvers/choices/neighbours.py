@@ -76,7 +76,7 @@ def narrower(instance: Instance) -> list[Instance]:
     cost = replace(instance.cost, synchronisation=charged, inside=charged, stage_time=StageTime.ADD)
     cost = replace(cost, boundary_charge=BoundaryCharge.LINK, combine=Combine.MAX)
     asked = replace(instance.constraints, placement=Placement.LINE, at_most=())
-    for own in (asked, replace(asked, recompute=Recompute.ALLOWED) if asked.recompute.by_blocks else asked):
+    for own in [asked, replace(asked, recompute=Recompute.ALLOWED)][: 1 + (asked.recompute is Recompute.BLOCKS)]:
         with contextlib.suppress(ValueError):
             like = partial(replace, instance, cost=cost, constraints=own, goals=instance.goals[:1])
             found = [like(training=one) for one in plain.choices]

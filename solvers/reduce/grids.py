@@ -32,7 +32,7 @@ PART, MOST_S, TRIED = 4, 15.0, 12
 
 @dataclass(frozen=True, slots=True)
 class GridFound:
-    """A plain grid that a search begins with: the value of the first goal, the plan, and what it is a plan of."""
+    """A plan that a search begins with, or had told, mostly a plain grid: its value, and what it is a plan of."""
 
     objective: int
     plan: Plan
