@@ -151,18 +151,20 @@ class DeviceSums:
         own, value, way = times[run], counted[run] + front.value[rest], times[run] + front.way[rest]
         begin = useful.size[run] * self._places + useful.first[run]
         devices = sums.stages.devices[useful.size[run]] + front.devices[rest]
-        once, through = sums.ended(slot)[run] - own, many * own
+        once, through, first = sums.ended(slot)[run] - own, many * own, useful.first[run] == 0
         if phase:
             if phase == 1 and many >= slot + 2:
                 through = np.maximum(through, value + (many - slot - 2) * own)
             further, way = np.maximum(once, self._on(begin, devices)), np.maximum(way, through)
             fits = through + further <= sums.question.budget
         else:
-            # From here on all of these ways take the same. They end with what the first stage does once a step,
-            # which is counted already of one before the slowest.
-            ends = np.where(useful.first[run] == 0, once, 0)
-            value = np.maximum(value + ends * (option.own != 1), np.maximum(through, way) + ends)
-            fits, way = np.maximum(value, through + once) <= sums.question.budget, value
+            # From here on all of these ways take the same. They end with what the first stage does once a step. Of
+            # one before the slowest that is counted already; of the slowest it is charged to its pairs, and what
+            # counts less often than all of these is a part of it.
+            less = slot if option.own != 1 and many >= slot + 2 else 0
+            value = np.maximum(value + np.where(first, less * once // max(1, many - 1), 0), through)
+            value = np.maximum(value, way + np.where(first, once, 0))
+            fits, way = np.maximum(value, through + np.where(first, 0, once)) <= sums.question.budget, value
         run, rest = run[fits], rest[fits]
         came = np.stack([np.full_like(run, number), run, front.came[rest]], axis=1)
         return _Front(begin[fits], devices[fits], value[fits], way[fits], came)

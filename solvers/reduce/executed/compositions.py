@@ -90,7 +90,6 @@ class Compositions:
     slowest: SlowestFirst
     charged: ReducedStages
     sums: LineSums
-    looked: int = 0
 
     @staticmethod
     def of(slowest: SlowestFirst, charged: ReducedStages) -> Compositions:
@@ -106,7 +105,6 @@ class Compositions:
         grown: list[_Fronts] = []
         for slot in range(len(self.sums.found) - 1, -1, -1):
             level = _Fronts.joined([_Fronts.nothing(slot + 1 >= self.sums.numbers[0]), *grown])
-            self.looked += len(level)
             if len(level) > MOST:
                 return None
             levels.append(level)

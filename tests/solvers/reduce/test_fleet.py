@@ -265,7 +265,11 @@ def _shortest(
 def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
     data: st.DataObject, micro_batches: int
 ) -> None:
-    """Stages whose least times are too low at first, and rise as they are settled."""
+    """Stages whose least times are too low at first, and rise as they are settled.
+
+    What first ones do once a step may be charged to their passes, as it is from the first time on that something
+    is settled.
+    """
     stages = _stages(_even(2, micro_batches, Goal.STEP_TIME))
     line, atoms = stages.line, 4
     shape = len(line.sizes), atoms + 1, atoms + 1
@@ -280,11 +284,13 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
     of = {
         int(seat): size for size in range(len(line.sizes)) for seat in np.unique(line.seat[:, size]) if seat >= 0
     }
-    known = {seat: low[size].copy() for seat, size in of.items()}
+    known, charged = {seat: low[size].copy() for seat, size in of.items()}, data.draw(st.booleans())
 
     class Times:
         def least(self, seat: int, slot: int) -> NDArray[np.int64]:
-            return known[seat]
+            found = known[seat].copy()
+            found[0] += once[of[seat], 0] // micro_batches * (charged and found[0] < FORBIDDEN)
+            return found
 
         def ended(self, seat: int, slot: int) -> NDArray[np.int64]:
             return np.where(known[seat] < FORBIDDEN, known[seat] + once[of[seat]], FORBIDDEN)
