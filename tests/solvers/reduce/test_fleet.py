@@ -267,8 +267,7 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
 ) -> None:
     """Stages whose least times are too low at first, and rise as they are settled.
 
-    What first ones do once a step may be charged to their passes, as it is from the first time on that something
-    is settled.
+    What first ones do once a step is charged to their passes, as it is wherever it counts (``ExecutedStages``).
     """
     stages = _stages(_even(2, micro_batches, Goal.STEP_TIME))
     line, atoms = stages.line, 4
@@ -284,12 +283,12 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
     of = {
         int(seat): size for size in range(len(line.sizes)) for seat in np.unique(line.seat[:, size]) if seat >= 0
     }
-    known, charged = {seat: low[size].copy() for seat, size in of.items()}, data.draw(st.booleans())
+    known = {seat: low[size].copy() for seat, size in of.items()}
 
     class Times:
         def least(self, seat: int, slot: int) -> NDArray[np.int64]:
             found = known[seat].copy()
-            found[0] += once[of[seat], 0] // micro_batches * (charged and found[0] < FORBIDDEN)
+            found[0] += np.where(found[0] < FORBIDDEN, once[of[seat], 0] // micro_batches, 0)
             return found
 
         def ended(self, seat: int, slot: int) -> NDArray[np.int64]:
