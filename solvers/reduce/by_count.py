@@ -37,24 +37,18 @@ from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.search.grids import one_f_one_b
 
+# Intervals are halved until they are no longer than such a part of where they begin.
 FINE = 1 << 11
-"""Intervals are halved until they are no longer than such a part of where they begin."""
+# Stages are settled, and plans priced, in intervals that are no longer than such a part of their begin.
 NARROW = 16
-"""Stages are settled, and plans priced, in intervals that are no longer than such a part of their begin."""
+# A bound is the best of all prices where it is as near to what any could bring as such a part of a plan.
 CLOSE = 1 << 14
-"""A bound is the best of all prices where it is as near to what any could bring as such a part of a plan."""
-ROUGH = 64
-"""Or as near as such a part of what pipelines differ in whose slowest stages are at the ends of an interval."""
+# So many prices are asked for an interval at most.
 PRICES = 16
-"""So many prices are asked for an interval at most."""
-KNOWN = 2
-"""First plans are looked for where none is known that takes less than so many times what the devices need."""
-STARTS = (120, 150)
-"""Limits of the first plans, in hundredths of what stages take if all devices do as much."""
+# Plans are looked for exactly that take more than the bound by such a part of it at most, at first and later.
 PART, COARSEST = 128, 64
-"""Plans are looked for exactly that take more than the bound by such a part of it at most, at first and later."""
+# So many plans are priced at most.
 TRIED = 40
-"""So many plans are priced at most."""
 
 
 @dataclass(order=True, slots=True)
@@ -111,19 +105,6 @@ class ByCount:
     def most(self) -> int:
         """Return the value that a plan has to be below to be of use."""
         return min(self.upper, self.best)
-
-    def first_plans(self) -> None:
-        """Price plans whose stages take little more than all devices need.
-
-        None where a plan is known that takes no more than a few times as long: it is soon found what is better.
-        """
-        pace = self.stages.pace_ns()
-        for percent in STARTS:
-            if self.most < KNOWN * self.micro_batches * pace:
-                return
-            limit = min(pace * percent // 100, self.most // self.micro_batches)
-            self._bounded(-1, limit, self.most // self.stages.line.devices)
-            self._try_best()
 
     def begin(self) -> None:
         """Open all plans whose slowest stage takes no more than is of use."""
@@ -194,7 +175,7 @@ class ByCount:
     def _bounded(self, lo: int, hi: int, price: int) -> Open | None:
         """Return an interval with its largest bound; None where no plan is of use."""
         question, total = self._question(lo, hi), self.stages.line.devices
-        added, enough = question.more[0], max(self.most // CLOSE, self.micro_batches * (hi - lo) // ROUGH)
+        added, enough = question.more[0], self.most // CLOSE
         # Sums less the price of all devices may be below nothing: any answer is better than none.
         best, few, many = Open(-FORBIDDEN, lo, hi, price), None, None
         for _ in range(PRICES):

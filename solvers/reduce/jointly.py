@@ -22,10 +22,6 @@ from pipecut.solvers.reduce.solver import NAME, Search, gone_on, search_of
 
 SearchOf = Callable[[Instance, int, Deadline], Search]
 """Begins the search of an instance for plans below a value: bounds of all its plans, and plans of it."""
-FIRST = 16
-"""So many questions are asked about the instance of the first plan before others are opened."""
-LITTLE = 16
-"""Little is left of the first instance where its bound is below the best plan by no more than such a part."""
 
 
 @dataclass(slots=True)
@@ -35,13 +31,12 @@ class _Part:
     instance: Instance
     bound: int
     search: Search | None = None
-    begun: bool = False
     done: bool = False
 
     @property
     def settled(self) -> bool:
         """Whether nothing is open but ways to run stages."""
-        return self.begun and isinstance(self.search, ByStep) and self.search.settled
+        return isinstance(self.search, ByStep) and self.search.settled
 
 
 @dataclass(slots=True)
@@ -80,56 +75,30 @@ class Jointly:
         found.best = min(one for one in (found.value, limits.below, most) if one is not None)
         found._tell()
         with contextlib.suppress(StoppedError, TooLargeError):
-            found._start()
             found._search()
         return [(part.instance, found._outcome(part)) for part in found.parts]
 
-    def _start(self) -> None:
-        """Look for first plans: of the instance that a known plan is of, else from the middle outwards.
-
-        With that instance the search goes on a little: what is found by then rules others out.
-        """
-        outwards = sorted(range(len(self.parts)), key=lambda at: abs(2 * at - len(self.parts)))
-        own = [part for part in self.parts if part.instance is self.of]
-        for part in own or [self.parts[at] for at in outwards]:
-            self._opened(part).first_plans()
-            self._learn(part)
-            if self.plan is not None:
-                for _ in range(FIRST):
-                    if not part.done and part.bound < self.best - self.best // LITTLE:
-                        self._go_on(part)
-                return
-
-    def _opened(self, part: _Part) -> Search:
-        """Return the search of a part."""
-        if part.search is None:
-            self.limits.deadline.check()
-            part.search = self.begun_by(part.instance, self.best, self.limits.deadline)
-        return part.search
-
     def _go_on(self, part: _Part) -> None:
-        """Go on with a part."""
-        search = self._opened(part)
-        search.upper = self.best
+        """Go on with a part, which is begun where it was not."""
+        self.limits.deadline.check()
+        begun = part.search is not None
+        search = part.search or self.begun_by(part.instance, self.best, self.limits.deadline)
+        part.search, search.upper = search, self.best
         try:
-            if part.begun:
+            if begun:
                 following = gone_on(search)
                 part.search, part.done = following or search, following is None
             else:
                 search.begin()
-                part.begun = True
         finally:  # a search that is stopped may have found a plan
-            self._learn(part)
+            self._learn(part, part.search)
 
     def _search(self) -> None:
         """Go on with the part of the least bound; those come last of which ways to run stages alone are open."""
         while open_ := [one for one in self.parts if not one.done and one.bound < self.best]:
             self._go_on(min(open_, key=lambda one: (one.settled, one.bound)))
 
-    def _learn(self, part: _Part) -> None:
-        search = part.search
-        if search is None:
-            return
+    def _learn(self, part: _Part, search: Search) -> None:
         if search.plan is not None and search.best < self.best:
             priced = evaluate(part.instance, search.plan)
             if priced.feasible and priced.objective is not None and priced.objective < self.best:

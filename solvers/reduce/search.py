@@ -64,6 +64,7 @@ class ByFormula:
 
     def begin(self) -> None:
         """Ask how little all stages take one after another, which is where every interval begins."""
+        self.first_plans()
         found = self._ask(FORBIDDEN - 1, FORBIDDEN)
         if found is None:
             self.bound = FORBIDDEN

@@ -134,8 +134,6 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         known.lower = known.upper
         return known.outcome()
     search = search_of(instance, known.upper, limits.deadline)
-    search.first_plans()
-    _learn(known, search)
     search.begin()
     _learn(known, search)
     going: Search | None = search

@@ -77,7 +77,6 @@ class ReducedStages:
     _known: dict[tuple[int, int], Numbers] = field(default_factory=dict)
     _final: dict[tuple[int, int], NDArray[np.bool_]] = field(default_factory=dict)
     _exact: dict[tuple[int, int, int, int], tuple[int, StageLabel | None]] = field(default_factory=dict)
-    _searched: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
     _labels_of: dict[tuple[int, int, int, int], StageLabel | None] = field(default_factory=dict)
     _labels: dict[tuple[int, int, int], StageLabels] = field(default_factory=dict)
     _forms: dict[object, tuple[int, ...]] = field(default_factory=dict)
@@ -287,38 +286,18 @@ class ReducedStages:
         key = (id(cells), kind, in_flight, node)
         # What was searched up to a lower limit in vain is longer than that; with a label it is as long as it.
         done, known = self._exact.get(key, (bound, None))
-        least, label = self._around(key)
-        done = max(done, least)
         if known is not None or done >= limit:
             return min(limit, done)
-        if label is None or self.taken(label) > done:
-            own = self._fitting(cells, kind, in_flight, cell)
-            if own is not None and (label is None or self.taken(own) <= self.taken(label)):
-                label = own
+        label = self._fitting(cells, kind, in_flight, cell)
         if label is not None:
             limit = min(limit, self.taken(label))
-        found = label
-        if limit > done:
-            found = self._search(cells, kind, in_flight, cell, limit).least()
-            if found is None and label is not None and self.taken(label) == limit:
-                found = label
+        found = self._search(cells, kind, in_flight, cell, limit).least() if limit > done else None
+        if found is None and label is not None and self.taken(label) == limit:
+            found = label
         if found is not None:
             self._labels_of[key] = found
         self._exact[key] = (limit if found is None else self.taken(found)), found
-        self._searched.setdefault((id(cells), kind, node), []).append(in_flight)
         return self._exact[key][0]
-
-    def _around(self, key: tuple[int, int, int, int]) -> tuple[int, StageLabel | None]:
-        """Return what a stage takes at least, by those with fewer micro-batches in flight; the best with more."""
-        cells, kind, in_flight, node = key
-        least, best = 0, None
-        for many in self._searched.get((cells, kind, node), ()):
-            done, known = self._exact[cells, kind, many, node]
-            if many < in_flight:
-                least = max(least, done)
-            elif known is not None and (best is None or self.taken(known) < self.taken(best)):
-                best = known
-        return least, best
 
     def _fitting(self, cells: Cells, kind: int, in_flight: int, cell: Cell) -> StageLabel | None:
         """Return a label of a kind that fits, among the fastest that are known."""
@@ -391,16 +370,14 @@ class ReducedStages:
         slot: int,
         limit: int,
         beside: Sequence[tuple[Numbers, ReducedStages, int]],
-        *,
-        memory: bool,
         most: int,
-    ) -> Iterator[tuple[Numbers, Group, Callable[[], StageLabel] | None]]:
+    ) -> Iterator[tuple[Numbers, Group, Callable[[], StageLabel]]]:
         """Yield all ways to run a stage that weigh less than a limit: passes, group, and how the label is had.
 
         And less with other weights ``beside``, of each the stages and the limit. In all of these what differs in
         any pass is told apart (:meth:`weighed`), and memory is limited. Each way that is left out is in no pass
-        better than one that is there. Without ``memory`` some do not fit, which are not to be had (None). Raises
-        StoppedError, and TooLargeError where more than ``most`` have to be told apart on the way.
+        better than one that is there. Raises StoppedError, and TooLargeError where more than ``most`` have to be
+        told apart on the way.
         """
         seat, in_flight = int(self.line.seat[cell.x, cell.size]), self.in_flight(slot)
         cells, kinds = self._seats[seat].cells, self._seats[seat].distinct
@@ -408,7 +385,7 @@ class ReducedStages:
         for kind in (kind for kind, bound in zip(kinds, bounds.tolist(), strict=True) if bound < limit):
             group = Group.on_line(self.word.short, cell.x, self.line.sizes[cell.size], cells.kinds[kind].mode)
             search = self._search(cells, kind, in_flight, cell, limit)
-            search.memory, search.most = memory, most
+            search.most = most
             search.beside = [
                 (often, other._weighed(other._seats[seat].cells, kind, in_flight), below)
                 for often, other, below in beside

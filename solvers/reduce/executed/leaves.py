@@ -15,7 +15,6 @@ passes are taken, and they are parted until nothing is left. They are few, as ea
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from pipecut.formulation.costs.passes import stage_passes
 from pipecut.formulation.costs.times import activation_ns, gradient_ns
 from pipecut.formulation.limits import TooLargeError
-from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.groups import Group, Mode
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.formulation.problem.units import ceil_div
@@ -49,8 +48,8 @@ from pipecut.solvers.step_time.bounds.paths import (
 
 ROUNDS = 12
 """So often paths are weighed anew."""
-Way = tuple[Numbers, Group, Callable[[], StageLabel] | None]
-"""What a stage takes in each pass, and its group, and how its label is had; None: it does not fit."""
+Way = tuple[Numbers, Group, Callable[[], StageLabel]]
+"""What a stage takes in each pass, and its group, and how its label is had."""
 UNIT_BITS, SUM_BITS = 16, 54
 """Weights add up to so much at most, and weighted sums stay below so many bits."""
 COUNTED = [FORWARD, BACKWARD, SYNC]
@@ -78,9 +77,9 @@ def rows_of(instance: Instance, plan: Plan, passes: Iterable[tuple[int, ...]]) -
 class _Known:
     """What is known of a composition: paths, and plans with their passes, ``passes[row, stage]``.
 
-    ``chosen`` are passes that some stages take at least, in the ways that are looked at, and count in place of
-    their own. ``limits`` are counts of passes by stage, and what it weighs less than, by the weights of the last
-    answer.
+    ``modes`` are those that some stages are looked at in, or the same computing everything again. ``chosen`` are
+    passes that some stages take at least, in the ways that are looked at, and count in place of their own.
+    ``limits`` are counts of passes by stage, and what it weighs less than, by the weights of the last answer.
     """
 
     cells: list[Cell]
@@ -88,6 +87,7 @@ class _Known:
     plans: list[Plan]
     passes: list[Numbers]
     bound: int
+    modes: dict[int, Mode] = field(default_factory=dict)
     chosen: dict[int, Numbers] = field(default_factory=dict)
     limits: list[tuple[Numbers, int]] = field(default_factory=list)
 
@@ -97,8 +97,14 @@ class _Known:
             self.paths.append(path)
 
     def differing(self) -> list[int]:
-        """Return in how many ways each stage stands in the plans."""
-        return [len({tuple(rows[COUNTED, at]) for rows in self.passes}) for at in range(len(self.cells))]
+        """Return the stages that stand in several ways in the plans, those in the fewest first."""
+        ways = [len({tuple(rows[COUNTED, at]) for rows in self.passes}) for at in range(len(self.cells))]
+        return sorted((at for at, many in enumerate(ways) if many > 1), key=ways.__getitem__)
+
+    def mixed(self) -> list[int]:
+        """Return the stages that stand in several modes in the plans, and are not looked at in one."""
+        open_ = [at for at in range(len(self.cells)) if at not in self.modes and at not in self.chosen]
+        return [at for at in open_ if len({plan.stages[at].group.mode for plan in self.plans}) > 1]
 
     def lightest(self, at: int, counts: Numbers) -> tuple[int, Stage]:
         """Return what a stage of a known plan weighs at least, and that stage."""
@@ -130,7 +136,7 @@ class Leaves:
     stages: ReducedStages
     take: Callable[[Plan, int], int]
     most: int = FORBIDDEN
-    rows: int = 10_000
+    rows: int = 40_000
     _priced: dict[tuple[int, tuple[Group, ...]], PricedPasses] = field(default_factory=dict)
     _passes: dict[object, tuple[int, ...]] = field(default_factory=dict)
     _answers: dict[object, _Answer] = field(default_factory=dict)
@@ -153,40 +159,66 @@ class Leaves:
         return self._closed(known, below) if ways else self._weighed(known, below)
 
     def _closed(self, known: _Known, below: int) -> int:
-        """Weigh paths; then try the ways of a stage that differs among the plans they were weighed by.
+        """Weigh paths; then try the modes, or the ways, of a stage that differs among the plans of the weights.
 
         Of the one that differs least first: what is chosen coarsely leaves the larger gaps.
         """
-        found, memory = self._weighed(known, below), self.instance.constraints.memory
-        differing = [(many, at) for at, many in enumerate(known.differing()) if many > 1 and memory]
-        for (_, at), fitting in itertools.product(sorted(differing), (False, True)):
+        found = self._weighed(known, below)
+        if found < min(below, self.most) and (mixed := known.mixed()):
+            return max(found, self._by_modes(known, mixed[0], below))
+        for at in known.differing() if self.instance.constraints.memory else ():
             if found >= min(below, self.most):
                 break
             with suppress(TooLargeError):
-                ways = self._ways(known, at, min(below, self.most), memory=fitting)
+                ways = self._ways(known, at, min(below, self.most))
                 found = max(found, self._parted(known, at, ways, below) if ways else min(below, self.most))
         return found
 
-    def _ways(self, known: _Known, at: int, below: int, *, memory: bool) -> list[Way]:
+    def _by_modes(self, known: _Known, at: int, below: int) -> int:
+        """Return what no plan is below, with a stage in one mode after another."""
+        if not (limits := self._limits(known, at, below)):
+            return known.bound
+        (own, limit), cell, slot = limits[0], known.cells[at], len(known.cells) - 1 - at
+        groups = self._promising(cell, slot, int(min(own[0], own[1])), limit)
+        modes = [group.mode for group in groups]
+        alone = [one for one in modes if not one.recompute or replace(one, recompute=False) not in modes]
+        least = [(found, mode) for mode in alone if (found := self._lighter(cell, slot, own, limit, mode))]
+        left = FORBIDDEN
+        for (_, stage), mode in sorted(least, key=lambda one: one[0][0]):
+            if left <= known.bound:
+                break
+            some = replace(known, plans=[], passes=[], modes={**known.modes, at: mode})
+            for plan in known.plans:
+                of = plan.stages[at] if plan.stages[at].group.mode == mode else stage
+                self._learn(some, Plan((*plan.stages[:at], of, *plan.stages[at + 1 :])))
+            left = min(left, self._closed(some, below))
+        return min(left, below, self.most)
+
+    def _limits(self, known: _Known, at: int, below: int) -> list[tuple[Numbers, int]]:
+        """Return counts of passes of a stage, and what it weighs less than: by all weights, and by each path."""
+        limits = list[tuple[Numbers, int]]()
+        for paths in (known.paths, *([path] for path in known.paths)):
+            some = replace(known, paths=paths, limits=[])
+            self._answered(some, min(below, self.most))
+            limits += some.limits[at : at + 1]
+        return limits
+
+    def _ways(self, known: _Known, at: int, below: int) -> list[Way]:
         """Return the ways of a stage that plans below may have by all weights and by each path.
 
         Raises TooLargeError where they are too many, or nothing leaves any out.
         """
-        cell, slot, limits = known.cells[at], len(known.cells) - 1 - at, list[tuple[Numbers, int]]()
-        for paths in (known.paths, *([path] for path in known.paths)):
-            some = replace(known, paths=paths, limits=[])
-            self._answered(some, below)
-            limits += some.limits[at : at + 1]
-        if not limits:
+        if not (limits := self._limits(known, at, below)):
             raise TooLargeError("no limit to the ways of a stage")
-        seat, (often, limit) = int(self.stages.line.seat[cell.x, cell.size]), limits[0]
-        groups = self._promising(cell, slot, int(min(often[0], often[1])), limit)
+        cell, slot, (often, limit) = known.cells[at], len(known.cells) - 1 - at, limits[0]
+        seat = int(self.stages.line.seat[cell.x, cell.size])
+        groups = self._promising(cell, slot, int(min(often[0], often[1])), limit, known.modes.get(at))
         if not groups:
             return []
         priced, ends = self._price(seat, groups), (cell.first, cell.stop)
         first, *others = (self.stages.weighed(seat, priced, one, ends, apart=True) for one, _ in limits)
         beside = [(one, stages, most) for (one, most), stages in zip(limits[1:], others, strict=True)]
-        return list(first.listed(cell, slot, limit, beside, memory=memory, most=self.rows))
+        return list(first.listed(cell, slot, limit, beside, self.rows))
 
     def _parted(self, known: _Known, at: int, ways: list[Way], below: int) -> int:
         """Return what no plan with one of some ways of a stage is below: of many by their least, then by halves.
@@ -210,11 +242,11 @@ class Leaves:
     def _with(self, known: _Known, at: int, ways: list[Way]) -> _Known:
         """Return what is known of the plans with one of some ways of a stage: it takes their least at least."""
         least = np.min([one for one, *_ in ways], axis=0)
-        found = _Known(known.cells, known.paths, [], [], known.bound, {**known.chosen, at: least})
-        had = next(((group, label) for _, group, label in ways if label is not None), None)
-        stage = None if had is None else self.stages.stage_of(known.cells[at], had[0], had[1]())
+        found = replace(known, plans=[], passes=[], chosen={**known.chosen, at: least})
+        _, group, label = ways[0]
+        stage = self.stages.stage_of(known.cells[at], group, label())
         for plan in known.plans:
-            self._learn(found, Plan((*plan.stages[:at], stage or plan.stages[at], *plan.stages[at + 1 :])))
+            self._learn(found, Plan((*plan.stages[:at], stage, *plan.stages[at + 1 :])))
         return found
 
     def _weighed(self, known: _Known, below: int) -> int:
@@ -289,7 +321,11 @@ class Leaves:
         for at, (cell, slot, own) in enumerate(rows):
             limit = most - sum(least) + least[at]
             value, stage = known.lightest(at, own)
-            lighter = None if at in known.chosen else self._lighter(cell, slot, own, min(limit, value))
+            lighter = (
+                None
+                if at in known.chosen
+                else self._lighter(cell, slot, own, min(limit, value), known.modes.get(at))
+            )
             if lighter is not None:
                 value, stage = lighter
             least[at] = max(least[at], min(value, limit))
@@ -304,36 +340,40 @@ class Leaves:
     def _pair(self, cell: Cell, slot: int) -> int:
         return int(self.stages.least(int(self.stages.line.seat[cell.x, cell.size]), slot)[cell.first, cell.stop])
 
-    def _lighter(self, cell: Cell, slot: int, often: Numbers, limit: int) -> tuple[int, Stage] | None:
-        """Return what a stage weighs at least, and that stage; None where it is no less than a limit."""
-        key = self.stages.like(cell), self.stages.in_flight(slot), tuple(int(one) for one in often)
+    def _lighter(
+        self, cell: Cell, slot: int, often: Numbers, limit: int, mode: Mode | None
+    ) -> tuple[int, Stage] | None:
+        """Return what a stage weighs at least, in a mode or in any; None where it is no less than a limit."""
+        key = self.stages.like(cell), self.stages.in_flight(slot), tuple(int(one) for one in often), mode
         answer = self._answers.get(key)
         if answer is None or (answer.value >= answer.limit and answer.limit < limit):
-            answer = self._asked_for(cell, slot, often, limit)
+            answer = self._asked_for(cell, slot, often, limit, mode)
             self._answers[key] = answer
         if answer.stages is None or answer.value >= limit:
             return None
         found = answer.stages.label(replace(answer.cell, x=cell.x), slot)
         return None if found is None else (answer.value, self.stages.stage_of(cell, *found))
 
-    def _asked_for(self, cell: Cell, slot: int, often: Numbers, limit: int) -> _Answer:
+    def _asked_for(self, cell: Cell, slot: int, often: Numbers, limit: int, mode: Mode | None) -> _Answer:
         seat = int(self.stages.line.seat[cell.x, cell.size])
-        groups = self._promising(cell, slot, int(min(often[0], often[1])), limit)
+        groups = self._promising(cell, slot, int(min(often[0], often[1])), limit, mode)
         if not groups:
             return _Answer(limit, limit, cell, None)
         weighed = self.stages.weighed(seat, self._price(seat, groups), often, (cell.first, cell.stop))
         weighed.settle(cell, slot, limit)
         return _Answer(limit, int(weighed.least(seat, slot)[cell.first, cell.stop]), cell, weighed)
 
-    def _promising(self, cell: Cell, slot: int, pairs: int, limit: int) -> tuple[Group, ...]:
-        """Return the groups that may weigh less than the limit, as all their pairs of passes do.
+    def _promising(
+        self, cell: Cell, slot: int, pairs: int, limit: int, mode: Mode | None = None
+    ) -> tuple[Group, ...]:
+        """Return the groups of a mode, or of any, that may weigh less than the limit, as their pairs of passes do.
 
         With each the one of the same devices that computes everything again, which prices single blocks.
         """
         known = dict[Group, None]()
         rows = self.stages.promising(cell, slot)
         for bound, group in rows:
-            if pairs * bound < limit:
+            if pairs * bound < limit and mode in (None, group.mode):
                 known[group] = None
                 known.setdefault(replace(group, mode=replace(group.mode, recompute=True)), None)
         there = {group for _, group in rows} | set(

@@ -9,8 +9,8 @@ Plans are sorted by what their slowest stage takes: intervals of that are halved
 (``solvers.reduce.executed.compositions``), those that take little more than its bound first: their stages are
 settled, and what is then still below the best plan is settled by weighing its paths
 (``solvers.reduce.executed.leaves``). Where none is left the bound has risen. Last come the compositions of which
-paths leave a gap: the ways to run their stages are tried, few at first, and more where these were too many. So the
-search ends with a proof, but where they are more than can be told apart; then the bound is what is left.
+paths leave a gap: the modes of their stages, and the ways to run these, are tried. So the search ends with a
+proof, but where they are more than can be told apart; then the bound is what is left.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ from pipecut.solvers.reduce.executed.slowest import SlowestFirst
 from pipecut.solvers.reduce.programme import Cell, time_of
 from pipecut.solvers.reduce.stages import ReducedStages
 
+# Compositions are looked at in intervals that are no longer than such a part of where they begin.
 NARROW = 24
-"""Compositions are looked at in intervals that are no longer than such a part of where they begin."""
+# Good plans have a slowest stage that takes longer than all devices need by no more than such a part.
 LITTLE = 4
-"""Good plans have a slowest stage that takes longer than all devices need by no more than such a part."""
+# Compositions are listed that take more than the bound by such a part of it at first, and by such at least.
 PART, FINEST = 16, 4096
-"""Compositions are listed that take more than the bound by such a part of it at first, and by such at least."""
-MOST_ROWS, MORE = 160_000, 4
-"""So many ways to run a stage are told apart at most: more each time, by such a factor, where all were tried."""
-SOME, TRIED = 6, 30
-"""So many compositions are settled before others are looked for, and of so many a plan is made."""
+# So many compositions are settled before others are looked for, and of so many a plan is made; of twice as many
+# where nothing that was settled changed what stages take, as then no others would be found.
+SOME, TRIED, MANY = 6, 30, 10_000
 
 
 @dataclass(order=True, slots=True)
@@ -70,6 +69,7 @@ class ByStep:
     _closed: dict[tuple[Cell, ...], int] = field(default_factory=dict)
     _seen: set[tuple[Cell, ...]] = field(default_factory=set)
     _tried: set[tuple[Cell, ...]] = field(default_factory=set)
+    _some: int = SOME
 
     def __post_init__(self) -> None:
         self._leaves = Leaves(self.instance, self.stages, self._try)
@@ -83,9 +83,6 @@ class ByStep:
     def settled(self) -> bool:
         """Whether no interval is open."""
         return not self._open or self._open[0].bound >= self.most
-
-    def first_plans(self) -> None:
-        """Price no plans: compositions have plans of their own."""
 
     def begin(self) -> None:
         """Ask about all plans whose slowest stage takes no more than is of use."""
@@ -111,8 +108,6 @@ class ByStep:
     def _by_ways(self) -> bool:
         """Try the ways of the stages of the composition that paths leave lowest; tell whether there was one."""
         open_ = [cells for cells, one in self._closed.items() if one < self.most]
-        if open_ and self._tried.issuperset(open_) and self._leaves.rows < MOST_ROWS:
-            self._leaves.rows, self._tried = self._leaves.rows * MORE, set()
         if waiting := [cells for cells in open_ if cells not in self._tried]:
             cells = min(waiting, key=self._closed.__getitem__)
             self._tried.add(cells)
@@ -150,7 +145,8 @@ class ByStep:
         if found is not None and rows is None:
             return self._too_many(replace(interval, bound=max(interval.bound, found[1])))
         within = takewhile(lambda row: row[0] < self.most, rows or ())
-        fresh = list(islice((row for row in within if tuple(row[1]) not in self._closed), TRIED))
+        number = max(TRIED, self._some)
+        fresh = list(islice((row for row in within if tuple(row[1]) not in self._closed), number))
         self._settle(fresh)
         if fresh:
             heapq.heappush(self._open, replace(interval, bound=max(interval.bound, min(fresh[0][0], self.most))))
@@ -174,9 +170,13 @@ class ByStep:
             if tuple(cells) not in self._seen:
                 self._seen.add(tuple(cells))
                 self._leaves.value(cells, self.stages.plan(cells, (self.most - 1) // self.stages.micro_batches))
-        for bound, cells in compositions[:SOME]:
-            if not self._tightened(cells):
+        changed = False
+        for bound, cells in compositions[: self._some]:
+            if self._tightened(cells):
+                changed = True
+            else:
                 self._close(bound, cells)
+        self._some = SOME if changed else min(2 * self._some, MANY)
 
     @cached_property
     def _with_ends(self) -> ReducedStages:

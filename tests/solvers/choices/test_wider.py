@@ -104,7 +104,6 @@ def _truth(instance: Instance) -> Outcome:
 
 def _bound(instance: Instance, upper: int) -> int:
     search = searched(instance, upper, NEVER)
-    search.first_plans()
     search.begin()
     while (following := gone_on(search)) is not None:
         search = following

@@ -67,7 +67,6 @@ def _searched(instance: Instance, upper: int | None = None) -> ByCount:
 
     most = longest_run_ns(instance, instance.training.micro_batches) + 1
     search = ByCount.of(_stages(instance), price, most if upper is None else upper)
-    search.first_plans()
     search.begin()
     while search.step():
         pass

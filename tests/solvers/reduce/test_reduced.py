@@ -271,47 +271,47 @@ def traded(draw: st.DrawFn) -> Instance:
 
 @pytest.mark.slow
 @settings(max_examples=so_many(40), deadline=None, suppress_health_check=QUIET)
-@given(traded(), st.sampled_from([1, 10_000]))
+@given(traded(), st.sampled_from([1, 40_000]))
 def test_what_weights_of_paths_leave_open_is_proved_as_by_another_method(instance: Instance, rows: int) -> None:
     """By the search over suffixes, which knows no compositions: plans are too many to be priced one by one.
 
-    However few ways to run a stage are told apart at first, more are where these were too few.
+    Where ways to run a stage are too many to be told apart less is said, and nothing that is not so.
     """
     with mock.patch("pipecut.solvers.reduce.executed.steps.Leaves", partial(Leaves, rows=rows)):
         found = solve(instance, Limits())
     other = find_any("step_dp").load()(instance, Limits())
-    assert (found.proof, found.objective) == (other.proof, other.objective) and found.proof is Proof.OPTIMAL
+    assert other.proof is Proof.OPTIMAL and (found.bound or 0) <= (other.objective or 0)
+    assert rows == 1 or (found.proof, found.objective) == (other.proof, other.objective)
 
 
 @settings(max_examples=so_many(100), deadline=None, suppress_health_check=QUIET)
-@given(repeated(), st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.booleans())
+@given(repeated(), st.integers(1, 3), st.integers(1, 3), st.integers(0, 3))
 def test_ways_to_run_a_stage_are_listed_but_for_those_that_are_no_better_in_any_pass(
-    instance: Instance, forward: int, backward: int, sync: int, memory: bool
+    instance: Instance, forward: int, backward: int, sync: int
 ) -> None:
-    """Of one stage with all layers: against every plan that has one; with and without a look at memory."""
+    """Of one stage with all layers: against every plan that has one."""
     instance = as_seen(instance)
     alone = replace(instance.constraints, memory=True, stages_at_least=1, stages_at_most=1)
     instance = replace(instance, constraints=alone, goals=(Goal.STEP_TIME,))
     _seen(instance)
     word = Word.of(instance)
     stages = ReducedStages.of(word, SeatLine.of(instance, word.space), each=True)
-    often, line = np.array([forward, backward, sync]), stages.line
+    line = stages.line
     feasible = [one for one in every_plan(instance) if evaluate(instance, one).feasible]
     assume(feasible)
     for size, devices in enumerate(line.sizes):
         known = [one.stages[0] for one in feasible if one.stages[0].group.devices == devices]
         priced = PricedPasses.of(word, line.groups[line.seat[0, size]], NEVER)
-        whole = (0, stages.atoms)
+        often, whole = np.array([forward, backward, sync]), (0, stages.atoms)
         weighed = stages.weighed(int(line.seat[0, size]), priced, often, whole, apart=True)
-        found = list(weighed.listed(Cell(0, size, *whole), 0, FORBIDDEN, [], memory=memory, most=1 << 20))
+        found = list(weighed.listed(Cell(0, size, *whole), 0, FORBIDDEN, [], 1 << 20))
         for passes, group, label in found:
-            if label is not None:
-                stage = weighed.stage_of(Cell(0, size, *whole), group, label())
-                assert evaluate(instance, Plan((stage,))).violations == ()
-                assert tuple(passes.tolist()) == counted_passes(instance, stage)
+            stage = weighed.stage_of(Cell(0, size, *whole), group, label())
+            assert evaluate(instance, Plan((stage,))).violations == ()
+            assert tuple(passes.tolist()) == counted_passes(instance, stage)
         for stage in known:
             own = np.array(counted_passes(instance, stage))
-            assert any((passes <= own).all() for passes, _, label in found if label is not None or not memory)
+            assert any((passes <= own).all() for passes, _, _ in found)
 
 
 def test_devices_have_room_for_the_whole_model_where_the_short_one_needs_little() -> None:
