@@ -44,6 +44,8 @@ NARROW = 16
 # A bound is the best of all prices where it is as near to what any could bring as such a part of a plan.
 CLOSE = 1 << 14
 # So many prices are asked for an interval at most.
+# Or as near as such a part of what pipelines differ in whose slowest stages are at the ends of an interval.
+ROUGH = 64
 PRICES = 16
 # Plans are looked for exactly that take more than the bound by such a part of it at most, at first and later.
 PART, COARSEST = 128, 64
@@ -175,7 +177,7 @@ class ByCount:
     def _bounded(self, lo: int, hi: int, price: int) -> Open | None:
         """Return an interval with its largest bound; None where no plan is of use."""
         question, total = self._question(lo, hi), self.stages.line.devices
-        added, enough = question.more[0], self.most // CLOSE
+        added, enough = question.more[0], max(self.most // CLOSE, self.micro_batches * (hi - lo) // ROUGH)
         # Sums less the price of all devices may be below nothing: any answer is better than none.
         best, few, many = Open(-FORBIDDEN, lo, hi, price), None, None
         for _ in range(PRICES):
