@@ -43,9 +43,9 @@ FINE = 1 << 11
 NARROW = 16
 # A bound is the best of all prices where it is as near to what any could bring as such a part of a plan.
 CLOSE = 1 << 14
-# So many prices are asked for an interval at most.
 # Or as near as such a part of what pipelines differ in whose slowest stages are at the ends of an interval.
 ROUGH = 64
+# So many prices are asked for an interval at most.
 PRICES = 16
 # Plans are looked for exactly that take more than the bound by such a part of it at most, at first and later.
 PART, COARSEST = 128, 64

@@ -373,7 +373,8 @@ class Leaves:
         known = dict[Group, None]()
         rows = self.stages.promising(cell, slot)
         for bound, group in rows:
-            if pairs * bound < limit and mode in (None, group.mode):
+            # A mode stands for the one that computes everything again, which may promise more where memory is short.
+            if pairs * bound < limit and (mode is None or group.mode in (mode, replace(mode, recompute=True))):
                 known[group] = None
                 known.setdefault(replace(group, mode=replace(group.mode, recompute=True)), None)
         there = {group for _, group in rows} | set(
