@@ -373,7 +373,7 @@ class Leaves:
         known = dict[Group, None]()
         rows = self.stages.promising(cell, slot)
         for bound, group in rows:
-            # A mode stands for the one that computes everything again, which may promise more where memory is short.
+            # A mode stands for the one that computes everything again, which may take less where memory is short.
             if pairs * bound < limit and (mode is None or group.mode in (mode, replace(mode, recompute=True))):
                 known[group] = None
                 known.setdefault(replace(group, mode=replace(group.mode, recompute=True)), None)
