@@ -150,7 +150,7 @@ class ByCount:
         Its plan is made of other stages then.
         """
         limit = min(self.most // self.micro_batches, one.hi + one.hi // NARROW)
-        changed = self.stages.closer(one.cells, limit + 1)
+        changed = self.stages.closer(one.cells, limit + 1, self.most)
         if changed:
             self._seen.discard(one.cells)
         return changed

@@ -138,12 +138,9 @@ class Cells:
         """Return the kinds of groups, in the order of the cells."""
         return self.tables.kinds
 
-    def charged(self, deadline: Deadline = NEVER, *, first: bool = False) -> Cells:
-        """Return the cells of the same kinds with what is done once a step charged to its micro-batches.
-
-        All of them, or those of ``first`` stages.
-        """
-        return Cells.of(self.word, (self.tables, self.held), deadline, only=FIRST if first else None)
+    def charged(self, deadline: Deadline = NEVER) -> Cells:
+        """Return the cells of first stages with what is done once a step charged to its micro-batches."""
+        return Cells.of(self.word, (self.tables, self.held), deadline, only=FIRST)
 
     def ending(self, deadline: Deadline = NEVER) -> Cells:
         """Return the cells of the same kinds with all of what is done once a step in their times.

@@ -93,10 +93,11 @@ class CountedStages:
         """Return ``[size, first atom, atom behind the last]``: a pair of passes, and what is done behind it."""
         return self._of_sizes(self.times.ended, self.like(slot))
 
-    def closer(self, cells: Sequence[Cell], limit: int) -> bool:
+    def closer(self, cells: Sequence[Cell], limit: int, most: int) -> bool:
         """Bring the least times of stages closer, wherever they stand; tell whether that changed anything.
 
-        Those in their slots are told apart, and they are settled as far as they may be below a limit.
+        Those in their slots are told apart, and they are settled as far as they may be below a limit, and in plans
+        below ``most``.
         """
         slots = range(len(cells) - 1, -1, -1)
         new, first = not self._apart.issuperset(slots), not self._apart
@@ -104,7 +105,7 @@ class CountedStages:
         # What takes as long in two slots does so in all that lie between.
         order = sorted(slots, key=lambda slot: (-((slot + 1) & -(slot + 1)), slot))
         changed = [self._settled(cells[-1 - slot], slot, limit) for slot in (*slots[:1], *order)]
-        if first:  # from here on what is done once a step counts
+        if self.times.leave_out(most) or first:  # from here on what is done once a step counts
             self._known.clear()
         return new or any(changed)
 
@@ -158,21 +159,18 @@ class ExecutedStages:
     """
 
     passes: ReducedStages
-    _priced: tuple[ReducedStages, ReducedStages] | None = None
+    _charged: ReducedStages | None = None
 
     @property
     def charged(self) -> ReducedStages:
         """Return first stages with what they do once a step charged. Cost: their cells, the first time."""
-        return self._once()[0]
-
-    def _once(self) -> tuple[ReducedStages, ReducedStages]:
-        if self._priced is None:
-            self._priced = self.passes.charged(first=True), self.passes.ending()
-        return self._priced
+        if self._charged is None:
+            self._charged = self.passes.charged()
+        return self._charged
 
     def least(self, seat: int, slot: int) -> Numbers:
         """Return ``[first atom, atom behind the last]``: the least time that counts; FORBIDDEN where none fits."""
-        if self._priced is None:
+        if self._charged is None:
             return self.passes.least(seat, slot)
         found, charged = self.passes.least(seat, slot).copy(), self.charged.least(seat, slot)[0]
         # Each layer of a stage is charged with less than a nanosecond too much.
@@ -183,14 +181,18 @@ class ExecutedStages:
     def ended(self, seat: int, slot: int) -> Numbers:
         """Return ``[first atom, atom behind the last]``: a pair of passes and all that is done once a step."""
         least = self.least(seat, slot)
-        return least if self._priced is None else np.maximum(least, self._priced[1].least(seat, slot))
+        return least if self._charged is None else np.maximum(least, self.passes.ending().least(seat, slot))
+
+    def leave_out(self, most: int) -> bool:
+        """Leave out kinds that take too long in plans below a value; tell whether anything may have changed."""
+        return self.passes.leave_out(most)
 
     def settle(self, cell: Cell, slot: int, limit: int) -> bool:
         """Price a stage exactly as far as it may be below a limit; tell whether anything changed."""
         changed = self.passes.settle(cell, slot, limit)
         if cell.first:
             return changed
-        changed |= self._priced is None
+        changed |= self._charged is None
         return self.charged.settle(cell, slot, limit + self.passes.word.space.places[cell.stop]) or changed
 
     def plan(self, cells: Sequence[Cell]) -> Plan | None:

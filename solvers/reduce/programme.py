@@ -203,7 +203,10 @@ def fronts(line: SeatLine, least: Least, atoms: int, limit: int) -> Numbers:
 
 
 def grown(
-    line: SeatLine, cells: Callable[[int], Numbers], behind: list[Numbers], joined: np.ufunc = np.add
+    line: SeatLine,
+    cells: Callable[[int], Numbers],
+    behind: list[Numbers],
+    joined: Callable[[Numbers, Numbers], Numbers] = np.add,
 ) -> Numbers:
     """Return ``[x, size, atom]``: the least sums with one stage more in front; ``cells`` are its times by seat.
 
@@ -225,16 +228,16 @@ def grown(
     return np.minimum(made, FORBIDDEN)
 
 
-def behind_stages(line: SeatLine, made: Numbers, *, times: int = 1, limit: int = FORBIDDEN) -> list[Numbers]:
+def behind_stages(line: SeatLine, made: Numbers, *, limit: int = FORBIDDEN) -> list[Numbers]:
     """Return ``[x, atom]`` by size: the least sum behind a stage that ends before place x.
 
-    Boundaries count so many times; one that takes longer than the limit is in no plan. Few suffixes are within a
-    budget, and only these are looked at.
+    A boundary that takes longer than the limit is in no plan. Few suffixes are within a budget, and only these are
+    looked at.
     """
     x, after, atom = np.nonzero(made < FORBIDDEN)
     sums, places, atoms = made[x, after, atom], made.shape[0], made.shape[2]
     found = np.full((len(line.sizes), places * atoms), FORBIDDEN, dtype=np.int64)
     for size, row in enumerate(found):
         crossed = line.crossing[line.joint[x, size, after], atom]
-        np.minimum.at(row, x * atoms + atom, np.where(crossed > limit, FORBIDDEN, sums + times * crossed))
+        np.minimum.at(row, x * atoms + atom, np.where(crossed > limit, FORBIDDEN, sums + crossed))
     return list(np.minimum(found, FORBIDDEN).reshape(-1, places, atoms))

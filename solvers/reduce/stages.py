@@ -77,6 +77,8 @@ class ReducedStages:
     _known: dict[tuple[int, int], Numbers] = field(default_factory=dict)
     _final: dict[tuple[int, int], NDArray[np.bool_]] = field(default_factory=dict)
     _exact: dict[tuple[int, int, int, int], tuple[int, StageLabel | None]] = field(default_factory=dict)
+    _most: int = FORBIDDEN
+    _ending: ReducedStages | None = None
     _labels_of: dict[tuple[int, int, int, int], StageLabel | None] = field(default_factory=dict)
     _labels: dict[tuple[int, int, int], StageLabels] = field(default_factory=dict)
     _forms: dict[object, tuple[int, ...]] = field(default_factory=dict)
@@ -99,13 +101,15 @@ class ReducedStages:
         of = _seats(word, {seat: line.groups[seat] for seat in firsts}, deadline, each=each)
         return ReducedStages(word, line, deadline, each, {seat: of[one] for seat, one in like.items()}, {*firsts})
 
-    def charged(self, *, first: bool = False) -> ReducedStages:
-        """Return the same stages, or first ones, with what is done once a step charged to its micro-batches."""
-        return self._with(lambda cells: cells.charged(self.deadline, first=first))
+    def charged(self) -> ReducedStages:
+        """Return first stages with what is done once a step charged to its micro-batches."""
+        return self._with(lambda cells: cells.charged(self.deadline))
 
     def ending(self) -> ReducedStages:
         """Return the same stages with all of what is done once a step in their times."""
-        return self._with(lambda cells: cells.ending(self.deadline))
+        if self._ending is None:
+            self._ending = self._with(lambda cells: cells.ending(self.deadline))
+        return self._ending
 
     def _with(self, made: Callable[[Cells], Cells]) -> ReducedStages:
         known: dict[int, Cells] = {}
@@ -165,13 +169,39 @@ class ReducedStages:
 
     def least(self, seat: int, slot: int) -> Numbers:
         """Return ``[first atom, atom behind the last]``: the least time of a stage; FORBIDDEN where none fits."""
-        in_flight = self.in_flight(slot)
+        return self._least(seat, self.in_flight(slot))
+
+    def _least(self, seat: int, in_flight: int) -> Numbers:
         if (seat, in_flight) not in self._known:
-            where = self._seats[seat]
-            least = where.cells.least(in_flight)[where.distinct].min(axis=0)
-            at = where.cells.nodes.at
+            least, at = self._bounds(seat, in_flight).min(axis=0), self._seats[seat].cells.nodes.at
             self._known[seat, in_flight] = np.where(at >= 0, least[at], FORBIDDEN)
         return self._known[seat, in_flight]
+
+    def leave_out(self, most: int) -> bool:
+        """Leave out kinds on which a stage takes too long with what it does once a step, in plans below a value.
+
+        A step takes no less than all passes of a stage, and that. Tell whether anything may have changed.
+        """
+        if not self.each or self.word.apart or most >= self._most:
+            return False
+        self._most, known = most, dict(self._known)
+        self._known.clear()
+        for (seat, in_flight), row in known.items():
+            self._known[seat, in_flight] = np.maximum(self._least(seat, in_flight), row)
+        return True
+
+    def _bounds(self, seat: int, in_flight: int) -> Numbers:
+        """Return ``[kind, node]``: the least time on each kind of a seat; FORBIDDEN where that is of no use."""
+        ending, most = self.ending() if self._most < FORBIDDEN else None, self._most
+        if ending is not None and (seat in self._true) != (seat in ending._true):
+            self._split(seat)
+            ending._split(seat)
+        where = self._seats[seat]
+        found = where.cells.least(in_flight)[where.distinct]
+        if ending is None:
+            return found
+        last = ending._seats[seat].cells.least(in_flight)[where.distinct]
+        return np.where((self.micro_batches - 1) * np.minimum(found, most) + last < most, found, FORBIDDEN)
 
     def ended(self, seat: int, slot: int) -> Numbers:
         """Return the same with all that is done once a step: where that is charged to passes it is in them."""
@@ -203,7 +233,7 @@ class ReducedStages:
         where = self._seats[seat]
         node = int(where.cells.nodes.at[cell.first, cell.stop])
         kinds = where.distinct
-        bounds, best = where.cells.least(in_flight)[kinds, node], limit
+        bounds, best = self._bounds(seat, in_flight)[:, node], limit
         for at in np.argsort(bounds, kind="stable"):
             if int(bounds[at]) >= best:
                 break
@@ -222,7 +252,7 @@ class ReducedStages:
         self._split(seat)
         where = self._seats[seat]
         node, kinds = int(where.cells.nodes.at[cell.first, cell.stop]), where.distinct
-        bounds = where.cells.least(in_flight)[kinds, node]
+        bounds = self._bounds(seat, in_flight)[:, node]
         best: tuple[int, int] | None = None
         found: StageLabel | None = None
         for at in np.argsort(bounds, kind="stable"):

@@ -19,6 +19,7 @@ from ortools.sat.python import cp_model
 from pipecut.formulation.limits import in_time
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.formulation.problem.units import ceil_div
 from pipecut.solvers.cpsat.on_types.types import StageType, TypeSpace
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.step_time.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, SYNC, PassPath
@@ -316,7 +317,8 @@ def _paths(v: TypeModel) -> Posted:
     """Step >= the sum along each known path, with time[k] for a pair of passes and crossed[s].
 
     Step >= pre + M time of each stage, and >= pre + 2 tail + (M - s - 2) time and 2 tail - 2 time + (M - s) whole
-    where M >= s + 2, with whole[k] for a pair with its part of what is done once; >= M whole; >= all + (M - S) T.
+    where M >= s + 2, with whole[k] for a pair with its part of what is done once; >= M whole; >= all + (M - S) T;
+    >= pre + ceil(M / (s + 1)) tail.
     """
     if not v.ask.executed:
         return
@@ -332,6 +334,7 @@ def _paths(v: TypeModel) -> Posted:
         pre = sum(times[slot + 1 :]) + sum(v.crossed[slot:])
         tail, own = sum(times[: slot + 1]) + sum(v.crossed[:slot]), times[slot]
         yield model.add(v.step >= pre + many * own)
+        yield model.add(v.step >= pre + ceil_div(many, slot + 1) * tail)
         yield model.add(v.step >= many * whole[slot])
         if many >= slot + 2:
             yield model.add(v.step >= pre + 2 * tail + (many - slot - 2) * own)

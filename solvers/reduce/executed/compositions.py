@@ -6,8 +6,13 @@ least time ``p`` of a pair of passes of each stage a step takes at least (``solv
 * ``pre + M p`` for every stage, with ``pre`` the pairs and transfers before it, and
 * ``pre + 2 tail + (M - s - 2) p`` for one with s stages behind it, where M >= s + 2, with ``tail`` its own pairs
   and transfers and those behind it;
-* ``M c``, and ``2 tail - 2 p + (M - s) c`` where M >= s + 2, with ``c`` a pair with its part of what the stage
-  does once a step: the step ends no sooner than that is done behind the last backward pass of the stage.
+* ``(M - 1) p + e``, and ``2 tail + (M - s - 3) p + e`` where M >= s + 2, with ``e`` a pair with all that the stage
+  does once a step: the step ends no sooner than that is done behind the last backward pass of the stage;
+* ``pre + 2 tail + q run + r p`` for k stages one behind the other, the first of which has s behind it, where
+  M - s - 2 = q k + r: a stage begins a forward pass when the backward pass of s + 1 micro-batches before is over,
+  so forward passes down a run and backward passes up again, transfers between them included, come one after the
+  other for one micro-batch in k;
+* ``pre + ceil(M / (s + 1)) tail``, the same of all stages from one on. Where links are slow these are the longest.
 
 Of stages that are not chosen yet the least sum is known, and the least bound if the slowest is among them. So few
 beginnings of plans are left that all are looked at, many at a time.
@@ -16,14 +21,14 @@ beginnings of plans are left that all are looked at, many at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.solvers.reduce.executed.slowest import SlowestFirst
-from pipecut.solvers.reduce.programme import Cell, LineSums, behind_stages, nothing_behind
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.programme import Cell, behind_stages
 from pipecut.solvers.reduce.sums import Numbers
 
 MOST = 60_000
@@ -32,6 +37,10 @@ AT_ONCE = 10_000
 """So many are grown at once."""
 NOTHING = -(1 << 60)
 """Less than any bound."""
+_Rest = tuple[Numbers, Numbers]
+"""By place and atom what is behind a stage at least, and the least bound if the slowest stage is among it."""
+RUNS = 12
+"""Runs of so many stages are looked at."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +49,8 @@ class _Fronts:
 
     ``pre`` is the sum of all stages so far and the boundaries between them. ``alone`` is the largest ``pre + M p``
     of a stage, ``twice`` the largest ``(M - s - 2) p - pre``, ``slowest`` the least of these if one of them is the
-    slowest of the plan. ``before`` is the column of one stage less, -1 for no stage.
+    slowest of the plan. ``runs[column, k - 1]`` is the sum of the last k stages and the boundaries between them, 0
+    where there are fewer. ``before`` is the column of one stage less, -1 for no stage.
     """
 
     x: Numbers
@@ -50,66 +60,46 @@ class _Fronts:
     alone: Numbers
     twice: Numbers
     slowest: Numbers
+    runs: Numbers
     before: Numbers
-
-    def __len__(self) -> int:
-        return len(self.x)
 
     @staticmethod
     def joined(rows: list[_Fronts]) -> _Fronts:
         """Return the columns of all."""
         return _Fronts(*(np.concatenate([getattr(row, name) for row in rows]) for name in _Fronts.__slots__))
 
+    def some(self, kept: NDArray[np.bool_]) -> _Fronts:
+        """Return some of the columns."""
+        return _Fronts(*(getattr(self, name)[kept] for name in _Fronts.__slots__))
+
     @staticmethod
     def nothing(begins: bool) -> _Fronts:
         """Return the beginning of all plans, if plans begin there; else none."""
         zero = np.zeros(int(begins), dtype=np.int64)
-        return _Fronts(zero, zero, zero, zero, zero, zero + NOTHING, zero + FORBIDDEN, zero - 1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rest:
-    """What is behind a stage of a slot and size, ``[x, atom]``.
-
-    ``once`` is the least sum, ``twice`` the same counted twice, of those that may stand behind the slowest stage,
-    ``chosen`` the least bound if the slowest stage is among them.
-    """
-
-    once: Numbers
-    twice: Numbers
-    chosen: Numbers
+        runs = np.zeros((len(zero), RUNS), dtype=np.int64)
+        return _Fronts(zero, zero, zero, zero, zero, zero + NOTHING, zero + FORBIDDEN, runs, zero - 1)
 
 
 @dataclass(slots=True)
 class Compositions:
-    """All compositions of plans within bounds (``slowest``) whose slowest stage takes as long as these say.
-
-    ``sums`` are suffixes, in which every stage takes no longer.
-    """
+    """All compositions of plans within bounds (``slowest``, run) whose slowest stage takes as long as they say."""
 
     slowest: SlowestFirst
-    charged: ReducedStages
-    sums: LineSums
-
-    @staticmethod
-    def of(slowest: SlowestFirst, charged: ReducedStages) -> Compositions:
-        """Make the suffixes. ``slowest`` has been run, ``charged`` has what stages do once a step."""
-        of = slowest.stages
-        # A link may take longer than any stage.
-        sums = LineSums.of(of.line, of.least, of.atoms, (slowest.hi, FORBIDDEN, slowest.budget), of.numbers)
-        return Compositions(slowest, charged, sums)
 
     def all(self) -> Iterator[tuple[int, list[Cell]]] | None:
         """Return bounds and cells, the least first; None where there are too many beginnings to look at."""
         levels: list[_Fronts] = []
         grown: list[_Fronts] = []
-        for slot in range(len(self.sums.found) - 1, -1, -1):
-            level = _Fronts.joined([_Fronts.nothing(slot + 1 >= self.sums.numbers[0]), *grown])
-            if len(level) > MOST:
+        sums, chosen = self.slowest.sums, self.slowest.chosen
+        for slot in range(len(sums.found) - 1, -1, -1):
+            level = _Fronts.joined([_Fronts.nothing(slot + 1 >= sums.numbers[0]), *grown])
+            if len(level.x) > MOST:
                 return None
             levels.append(level)
-            parts = (np.arange(at, min(at + AT_ONCE, len(level))) for at in range(0, len(level), AT_ONCE))
-            rests = self._rests(slot)
+            parts = (np.arange(at, min(at + AT_ONCE, len(level.x))) for at in range(0, len(level.x), AT_ONCE))
+            once = sums.rest(slot)
+            behind = behind_stages(sums.line, chosen[slot - 1]) if slot else [FORBIDDEN + row for row in once]
+            rests = list(zip(once, behind, strict=True))
             grown = [one for part in parts for one in self._grown(level, slot, part, rests)]
         if not grown:
             return iter(())
@@ -120,8 +110,8 @@ class Compositions:
 
     def _grown(self, level: _Fronts, slot: int, some: Numbers, rests: list[_Rest]) -> list[_Fronts]:
         """Return the beginnings with a stage more, by its seat; ``rests`` by its size."""
-        self.charged.deadline.check()
-        line, found = self.sums.line, list[_Fronts]()
+        self.slowest.stages.deadline.check()
+        line, found = self.slowest.sums.line, list[_Fronts]()
         for size, rest in enumerate(rests):
             seats = line.seat[level.x[some], size]
             joint = line.joint[level.x[some], level.size[some], size]
@@ -130,60 +120,50 @@ class Compositions:
                 own = seats == seat
                 pre = level.pre[some[own]] + crossed[own]
                 found.append(self._with_a_stage(level, some[own], pre, (slot, int(seat), size), rest))
-        return [one for one in found if len(one)]
-
-    def _rests(self, slot: int) -> list[_Rest]:
-        """Return by size what is behind a stage of a slot."""
-        once, line, at = self.sums.rest(slot), self.sums.line, slot - 1
-        none = [np.full_like(row, FORBIDDEN) for row in once]
-        twice, chosen = none, none
-        if slot == 0:
-            twice = nothing_behind(line, self.slowest.stages.atoms)
-        elif slot <= len(self.slowest.twice):
-            twice = behind_stages(line, self.slowest.twice[at], times=2)
-            chosen = behind_stages(line, self.slowest.chosen[at])
-        return [_Rest(*rows) for rows in zip(once, twice, chosen, strict=True)]
+        return [one for one in found if len(one.x)]
 
     def _with_a_stage(
         self, level: _Fronts, rows: Numbers, pre: Numbers, stage: tuple[int, int, int], rest: _Rest
     ) -> _Fronts:
         """Return beginnings with a stage more, of a slot, seat and size, as far as they are within the bounds."""
-        slot, seat, size = stage
-        x, many, least = (
-            level.x[rows] + self.sums.line.sizes[size],
-            self.slowest.stages.micro_batches,
-            self.slowest.lo + 1,
-        )
-        times, whole = self.sums.cells(seat, slot)[level.atom[rows]], self._whole(seat, slot)[level.atom[rows]]
-        row, stop = np.nonzero((times < FORBIDDEN) & (rest.once[x] < FORBIDDEN))
-        p, c, before, at = times[row, stop], whole[row, stop], pre[row], (x[row], stop)
-        alone = np.maximum(level.alone[rows][row], np.maximum(before + many * p, many * c))
+        (slot, seat, size), (once, chosen) = stage, rest
+        sums, stages, many = self.slowest.sums, self.slowest.stages, self.slowest.stages.micro_batches
+        x, times = level.x[rows] + sums.line.sizes[size], sums.cells(seat, slot)[level.atom[rows]]
+        row, stop = np.nonzero((times < FORBIDDEN) & (once[x] < FORBIDDEN))
+        p, before, at = times[row, stop], pre[row], (x[row], stop)
+        e = np.maximum(p, stages.ending().least(seat, slot)[level.atom[rows][row], stop])
+        alone = np.maximum(level.alone[rows][row], (many - 1) * p + np.maximum(before + p, e))
         twice, slowest = level.twice[rows][row], level.slowest[rows][row]
         if many >= slot + 2:
-            twice = np.maximum(twice, (many - slot - 2) * p - before)
-            twice = np.maximum(twice, (many - slot) * c - 2 * p - 2 * before)
-            longer = np.maximum(p, least)
+            twice = np.maximum(twice, (many - slot - 3) * p + e - 2 * before)
+            longer = np.maximum(p, self.slowest.lo + 1)
             slowest = np.minimum(slowest, (many - slot - 2) * longer + 2 * (longer - p) - before)
         else:
             slowest = np.full_like(twice, NOTHING)
         after = before + p
-        behind = np.where(rest.twice[at] < FORBIDDEN, slowest + 2 * after + rest.twice[at], FORBIDDEN)
-        behind = np.where(slowest == NOTHING, NOTHING, behind)
-        bound = np.maximum(alone, twice + 2 * (after + rest.once[at]))
-        bound = np.maximum(bound, np.minimum(behind, after + rest.chosen[at]))
+        behind = np.where(slowest == NOTHING, NOTHING, slowest + 2 * (after + once[at]))
+        bound = np.maximum(alone, twice + 2 * (after + once[at]))
+        bound = np.maximum(bound, np.minimum(behind, after + chosen[at]))
         kept = bound <= self.slowest.budget
-        row, stop = row[kept], stop[kept]
-        size_ = np.full(len(row), size)
-        return _Fronts(x[row], size_, stop, after[kept], alone[kept], twice[kept], slowest[kept], rows[row])
+        row, stop, size_ = row[kept], stop[kept], np.full(kept.sum(), size)
+        p, joined = p[kept], (pre - level.pre[rows])[row] + p[kept]
+        some = level.runs[rows][row][:, :-1]
+        runs = np.concatenate([p[:, None], np.where(some > 0, some + joined[:, None], 0)], axis=1)
+        found = _Fronts(x[row], size_, stop, after[kept], alone[kept], twice[kept], slowest[kept], runs, rows[row])
+        return self._with_runs(found, slot, p, once[x[row], stop])
 
-    def _whole(self, seat: int, slot: int) -> Numbers:
-        """Return ``[first atom, atom behind the last]``: a pair with its part of what is done once a step.
-
-        Rounded up for each layer by less than a nanosecond, which does not count.
-        """
-        found, places = self.charged.least(seat, slot), np.array(self.charged.word.space.places)
-        layers = places[None, :] - places[:, None]
-        return np.where(found < FORBIDDEN, found - np.maximum(layers, 0), 0)
+    def _with_runs(self, fronts: _Fronts, slot: int, p: Numbers, rest: Numbers) -> _Fronts:
+        """Look at the runs that end with the last stage, and leave out what they say takes too long."""
+        many, length, whole = self.slowest.stages.micro_batches, np.arange(1, RUNS + 1), fronts.pre + rest
+        # The first stage of a run has so many more passes than go down and up with the first and the last.
+        more = many - (slot + length - 1) - 2
+        pre, (often, left) = fronts.pre[:, None] - fronts.runs, np.divmod(np.maximum(more, 0), length)
+        twice = np.where(more >= 0, often * fronts.runs + left * p[:, None] - pre, NOTHING).max(axis=1)
+        twice = np.maximum(fronts.twice, twice)
+        behind = (pre + -(-many // (slot + length)) * (whole[:, None] - pre)).max(axis=1)
+        kept = np.maximum(behind, twice + 2 * whole) <= self.slowest.budget
+        alone = fronts.alone if slot else np.maximum(fronts.alone, behind)
+        return replace(fronts, alone=alone, twice=twice).some(kept)
 
     def _cells(self, levels: list[_Fronts], ends: _Fronts, at: int) -> list[Cell]:
         """Go back from the end of a plan to its first stage."""

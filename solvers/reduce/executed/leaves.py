@@ -31,7 +31,7 @@ from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.solvers.reduce.cells import PricedPasses
 from pipecut.solvers.reduce.labels import StageLabel
-from pipecut.solvers.reduce.programme import Cell
+from pipecut.solvers.reduce.programme import Cell, time_of
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
 from pipecut.solvers.step_time.bounds.game import equilibrium
@@ -152,8 +152,10 @@ class Leaves:
         By weights of paths; where these leave a gap by all the ``ways`` to run one stage after another, too.
         """
         first = self.stages.plan(cells)
-        if first is None:
-            return bound
+        if first is None:  # by what was learned since, plans with one of these stages may be of no use
+            slots = range(len(cells) - 1, -1, -1)
+            times = [time_of(self.stages.line, self.stages.least, *one) for one in zip(cells, slots, strict=True)]
+            return min(below, self.most) if max(times) >= FORBIDDEN else bound
         known = _Known(cells, [], [], [], bound)
         self._learn(known, first)
         return self._closed(known, below) if ways else self._weighed(known, below)
@@ -321,12 +323,8 @@ class Leaves:
         for at, (cell, slot, own) in enumerate(rows):
             limit = most - sum(least) + least[at]
             value, stage = known.lightest(at, own)
-            lighter = (
-                None
-                if at in known.chosen
-                else self._lighter(cell, slot, own, min(limit, value), known.modes.get(at))
-            )
-            if lighter is not None:
+            least_of, mode = min(limit, value), known.modes.get(at)
+            if at not in known.chosen and (lighter := self._lighter(cell, slot, own, least_of, mode)):
                 value, stage = lighter
             least[at] = max(least[at], min(value, limit))
             answers.append(stage)

@@ -7,7 +7,10 @@ those before it, and s stages behind it, a step of M micro-batches takes at leas
 * ``pre + 2 tail + (M - s - 2) p`` where M >= s + 2: the first micro-batch goes down and up, the stage runs one
   pair after the other until the forward pass of the last micro-batch, and that one goes down and up;
 * ``pre + M p`` in any case, which counts where M is less: the stage runs all pairs, after the first forward passes
-  before it, and before the last backward passes.
+  before it, and before the last backward passes;
+* ``pre + tail + (M - 1) p / 2`` there too: all forward passes of the stage, or all its backward ones, and one
+  micro-batch down and up. The mean of both is no more than the longer one;
+* ``pre + ceil(M / (s + 1)) tail`` for any stage (``solvers.reduce.executed.compositions``).
 
 Whichever stage is the slowest: plans whose slowest stage takes more than ``lo`` and at most ``hi`` are bounded by
 a programme with a choice, which stage that is; behind it everything counts twice.
@@ -15,97 +18,69 @@ a programme with a choice, which stage that is; behind it everything counts twic
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
-from pipecut.solvers.reduce.programme import behind_stages, fronts, grown, nothing_behind
+from pipecut.solvers.reduce.programme import LineSums, behind_stages, grown
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
 
 
 @dataclass(slots=True)
 class SlowestFirst:
-    """Suffixes of plans in phases: those that end before the slowest stage, and those that have it.
+    """Bounds of plans whose slowest stage takes more than ``lo`` and at most ``hi``, within a budget.
 
-    ``twice[s][x, size, atom]`` are sums of s + 1 stages and what is between them, all counted twice, ``plain[s]``
-    the same counted once; ``chosen[s]`` bounds of suffixes of which one stage was said to be the slowest.
+    ``sums`` are the suffixes in which no stage takes longer; ``chosen[s][x, size, atom]`` bounds of those of s + 1
+    stages of which one was said to be the slowest.
     """
 
     stages: ReducedStages
     lo: int
     hi: int
     budget: int
-    twice: list[Numbers] = field(default_factory=list)
-    plain: list[Numbers] = field(default_factory=list)
+    sums: LineSums = field(init=False)
     chosen: list[Numbers] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # A link may take longer than any stage.
+        of, within = self.stages, (self.hi, FORBIDDEN, self.budget)
+        self.sums = LineSums.of(of.line, of.least, of.atoms, within, of.numbers)
 
     def run(self) -> int | None:
         """Return the least bound within the budget; None where no plan is."""
-        fewest, most = self.stages.numbers
-        front = fronts(self.stages.line, self.stages.least, self.stages.atoms, self.hi)[:, None]
-        # Whichever stage will be the slowest, it counts so often beside what is counted of it twice.
-        more = max(0, self.stages.micro_batches - most - 1) * (self.lo + 1)
-        for slot in range(most):
-            chosen = np.minimum.reduce([self._made(step, slot) for step in self._choices(slot)])
-            twice, plain = self._made(_Step.TWICE, slot), self._made(_Step.PLAIN, slot)
-            chosen[chosen + front > self.budget] = FORBIDDEN
-            twice[twice + front + more > self.budget] = FORBIDDEN
-            plain[plain + front > self.budget] = FORBIDDEN
-            if all((made >= FORBIDDEN).all() for made in (chosen, twice, plain)):
-                break
-            self.twice.append(twice)
-            self.plain.append(plain)
-            self.chosen.append(chosen)
+        line, many = self.stages.line, self.stages.micro_batches
+        for slot, plain in enumerate(self.sums.found):
+            often = many - slot if many >= slot + 2 else many
+            slowest = partial(self._counted, slot, often, self.lo + 1)
+            made = grown(line, slowest, self.sums.rest(slot), partial(self._with_rest, slot))
+            if slot:
+                behind = behind_stages(line, self.chosen[slot - 1])
+                made = np.minimum(made, grown(line, partial(self._counted, slot, 1, 0), behind))
+            # Whatever the slowest is, passes go down and up through all of these for one micro-batch in so many.
+            made = np.maximum(made, np.where(plain < FORBIDDEN, -(-many // (slot + 1)) * plain, FORBIDDEN))
+            made[made + self.sums.front[:, None] > self.budget] = FORBIDDEN
+            self.chosen.append(made)
+        fewest = self.stages.numbers[0]
         least = min((int(row[0, :, 0].min()) for row in self.chosen[fewest - 1 :]), default=FORBIDDEN)
         return None if least >= FORBIDDEN else least
 
-    def _choices(self, slot: int) -> tuple[_Step, ...]:
-        """Return what a stage in a slot may be in a suffix that has the slowest stage: that one, or before it."""
-        slowest = _Step.ALONE if self.stages.micro_batches < slot + 2 else _Step.SLOWEST
-        return (slowest, _Step.BEFORE) if slot else (slowest,)
+    def _counted(self, slot: int, often: int, least: int, seat: int) -> Numbers:
+        """Return what a stage counts: so often what it takes, at least so long.
 
-    def _made(self, step: _Step, slot: int) -> Numbers:
-        """Return the suffixes with a stage more; plain ones where some stage may count alone."""
-        line = self.stages.line
-        if step is _Step.PLAIN and self.stages.micro_batches > self.stages.numbers[1]:
-            shape = line.devices + 1, len(line.sizes), self.stages.atoms + 1
-            return np.full(shape, FORBIDDEN, dtype=np.int64)
-        return grown(line, partial(self._times, step, slot), self._behind(step, slot))
-
-    def _times(self, step: _Step, slot: int, seat: int) -> Numbers:
-        """Return what a stage counts: so often what it takes, as the slowest no less than these do."""
-        found = self.stages.least(seat, slot)
-        many = self.stages.micro_batches
-        often = {_Step.SLOWEST: many - slot, _Step.ALONE: many, _Step.TWICE: 2}
-        slowest = step in (_Step.SLOWEST, _Step.ALONE)
-        counted = often.get(step, 1) * (np.maximum(found, self.lo + 1) if slowest else found)
-        counted[found > self.hi] = FORBIDDEN
+        Of a first stage all that it does once a step comes last.
+        """
+        found = self.sums.cells(seat, slot)
+        own = np.maximum(found, least)
+        counted = np.where(found < FORBIDDEN, often * own, FORBIDDEN)
+        counted[0] += np.maximum(0, self.stages.ending().least(seat, slot)[0] - own[0])
         return counted
 
-    def _rest(self, step: _Step) -> tuple[list[Numbers], int]:
-        """Return the suffixes behind a stage, and how often the boundary between counts."""
-        if step is _Step.BEFORE:
-            return self.chosen, 1
-        return (self.plain, 1) if step in (_Step.ALONE, _Step.PLAIN) else (self.twice, 2)
-
-    def _behind(self, step: _Step, slot: int) -> list[Numbers]:
-        """Return ``[x, atom]`` by size: what counts of everything behind a stage."""
-        line, (rest, times) = self.stages.line, self._rest(step)
-        if slot == 0:
-            return nothing_behind(line, self.stages.atoms)
-        found = behind_stages(line, rest[slot - 1], times=times)
-        return [np.where(row < FORBIDDEN, 0, FORBIDDEN) for row in found] if step is _Step.ALONE else found
-
-
-class _Step(enum.Enum):
-    """What a stage is: the slowest, with what is behind it or ``ALONE``; before it; behind it in either case."""
-
-    SLOWEST = enum.auto()
-    ALONE = enum.auto()
-    BEFORE = enum.auto()
-    TWICE = enum.auto()
-    PLAIN = enum.auto()
+    def _with_rest(self, slot: int, own: Numbers, behind: Numbers) -> Numbers:
+        """Return what counts of the slowest stage, of which all its pairs do, and of everything behind it."""
+        many = self.stages.micro_batches
+        if many >= slot + 2:
+            return own + 2 * behind
+        return np.where(behind < FORBIDDEN, np.maximum(own, own * (many + 1) // (2 * many) + behind), FORBIDDEN)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import islice, takewhile
 
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
@@ -86,6 +85,7 @@ class ByStep:
 
     def begin(self) -> None:
         """Ask about all plans whose slowest stage takes no more than is of use."""
+        self.stages.leave_out(self.most)
         hi, pace = self.most // self.stages.micro_batches, self.stages.pace_ns()
         little = min(hi, pace + pace // LITTLE)
         self._put(pace - 1, little, self.stages.micro_batches * pace)
@@ -121,10 +121,8 @@ class ByStep:
         self.bound = max(self.bound, min(open_, self.left, *self._closed.values(), self.most))
 
     def _put(self, lo: int, hi: int, bound: int) -> None:
-        if lo < hi:
-            found = self._bounds(lo, hi)
-            if found is not None:
-                heapq.heappush(self._open, _Open(max(bound, found[1]), lo, hi))
+        if lo < hi and (found := self._bounds(lo, hi)) is not None:
+            heapq.heappush(self._open, _Open(max(bound, found[1]), lo, hi))
 
     def _bounds(self, lo: int, hi: int, budget: int = FORBIDDEN) -> tuple[SlowestFirst, int] | None:
         """Bound the plans whose slowest stage takes more than lo, at most hi, within a budget; None for none."""
@@ -141,7 +139,7 @@ class ByStep:
         """
         most = interval.bound + interval.bound // interval.part
         found = self._bounds(interval.lo, interval.hi, most)
-        rows = None if found is None else Compositions.of(found[0], self._with_ends).all()
+        rows = None if found is None else Compositions(found[0]).all()
         if found is not None and rows is None:
             return self._too_many(replace(interval, bound=max(interval.bound, found[1])))
         within = takewhile(lambda row: row[0] < self.most, rows or ())
@@ -151,7 +149,7 @@ class ByStep:
         if fresh:
             heapq.heappush(self._open, replace(interval, bound=max(interval.bound, min(fresh[0][0], self.most))))
         elif most < self.most - 1:
-            heapq.heappush(self._open, replace(interval, bound=most + 1, part=max(1, interval.part // 2)))
+            heapq.heappush(self._open, replace(interval, bound=most + 1, part=max(1, interval.part // 4)))
         return True
 
     def _too_many(self, interval: _Open) -> bool:
@@ -170,18 +168,13 @@ class ByStep:
             if tuple(cells) not in self._seen:
                 self._seen.add(tuple(cells))
                 self._leaves.value(cells, self.stages.plan(cells, (self.most - 1) // self.stages.micro_batches))
-        changed = False
+        changed = self.stages.leave_out(self.most)
         for bound, cells in compositions[: self._some]:
             if self._tightened(cells):
                 changed = True
             else:
                 self._close(bound, cells)
         self._some = SOME if changed else min(2 * self._some, MANY)
-
-    @cached_property
-    def _with_ends(self) -> ReducedStages:
-        """The stages with what they do once a step."""
-        return self.stages.charged()
 
     def _close(self, bound: int, cells: list[Cell]) -> None:
         """Weigh the paths of a composition whose stages are settled."""

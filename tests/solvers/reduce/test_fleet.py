@@ -293,6 +293,13 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
         def ended(self, seat: int, slot: int) -> NDArray[np.int64]:
             return np.where(known[seat] < FORBIDDEN, known[seat] + once[of[seat]], FORBIDDEN)
 
+        def leave_out(self, most: int) -> bool:
+            changed = False
+            for seat, row in known.items():
+                late = (row < FORBIDDEN) & (micro_batches * np.minimum(row, most) + once[of[seat]] >= most)
+                changed, row[late] = changed or bool(late.any()), FORBIDDEN
+            return changed
+
         def settle(self, cell: Cell, slot: int, limit: int) -> bool:
             seat, at = int(line.seat[cell.x, cell.size]), (cell.first, cell.stop)
             before = int(known[seat][at])

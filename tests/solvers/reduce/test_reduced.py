@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from pipecut.formulation.costs.memory import MemoryParts
 from pipecut.formulation.costs.tables import all_tables, build_tables
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER
@@ -37,7 +38,7 @@ from pipecut.solvers.reduce.solver import accepts, solve
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
 from tests.enumerator import every_plan
-from tests.examples import chain, follow, instance_of, matrix, mesh
+from tests.examples import chain, follow, instance_of, matrix, mesh, on_servers
 from tests.generators import cluster_graphs, cost_models, layer_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
@@ -219,9 +220,10 @@ def test_bounds_leave_the_stages_of_the_best_plan_and_its_paths_prove_no_more_th
     assume(truth.objective is not None and truth.plan is not None)
     best, word = truth.objective or 0, Word.of(instance)
     stages = ReducedStages.of(word, SeatLine.of(instance, word.space), each=True)
+    stages.leave_out(best + 1)
     slowest = SlowestFirst(stages, -1, best, best)
     assert slowest.run() is not None
-    found = Compositions.of(slowest, stages.charged()).all()
+    found = Compositions(slowest).all()
     assert found is not None
     rows = list(found)
     plans = list[Plan]()
@@ -243,7 +245,10 @@ def test_bounds_leave_the_stages_of_the_best_plan_and_its_paths_prove_no_more_th
 
 @st.composite
 def traded(draw: st.DrawFn) -> Instance:
-    """Two layers in turn that divided otherwise run longer and synchronise less: paths often leave a gap."""
+    """Two layers in turn that divided otherwise run longer and synchronise less: paths often leave a gap.
+
+    Devices have room for what a plan of such a model holds, or less: stages may then compute everything again.
+    """
     rows = [
         matrix(
             name,
@@ -263,10 +268,16 @@ def traded(draw: st.DrawFn) -> Instance:
     asked = Constraints(
         memory=True,
         tensor_parallel_degrees=(1, 2),
+        recompute=draw(st.sampled_from([Recompute.NEVER, Recompute.ALLOWED])),
         sharded=draw(st.sampled_from([(Sharded.NONE,), (Sharded.NONE, Sharded.OPTIMIZER)])),
     )
     training = Training(global_batch=4 * many, micro_batches=many)
-    return replace(instance, training=training, constraints=asked, goals=(Goal.STEP_TIME,))
+    instance = replace(instance, training=training, constraints=asked, goals=(Goal.STEP_TIME,))
+    plan = solve(instance, Limits()).plan or Plan(())
+    held = max(MemoryParts.of_stage(instance, plan, at).total for at in range(len(plan)))
+    room = held * draw(st.sampled_from([100, 80, 60, 45])) // 100
+    some = [replace(one, device_class=replace(one.device_class, memory_bytes=room)) for one in instance.servers]
+    return on_servers(instance, some)
 
 
 @pytest.mark.slow
@@ -280,7 +291,8 @@ def test_what_weights_of_paths_leave_open_is_proved_as_by_another_method(instanc
     with mock.patch("pipecut.solvers.reduce.executed.steps.Leaves", partial(Leaves, rows=rows)):
         found = solve(instance, Limits())
     other = find_any("step_dp").load()(instance, Limits())
-    assert other.proof is Proof.OPTIMAL and (found.bound or 0) <= (other.objective or 0)
+    if other.plan is not None:
+        assert other.proof is Proof.OPTIMAL and (found.bound or 0) <= (other.objective or 0)
     assert rows == 1 or (found.proof, found.objective) == (other.proof, other.objective)
 
 
