@@ -440,6 +440,8 @@ def _given_up(best: _Found, done: list[_Found], below: int | None = None) -> lis
 
 
 DecideAsk = Callable[[Instance, Limits], Outcome]
+GRIDS_S = 3.0
+"""How long grids whose groups hold several stages are looked at before there is another plan than a grid."""
 BOUND_S = 5.0
 """What a bound for all orders may take beside a claim about one order, or about none of them having a plan."""
 
@@ -467,15 +469,14 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
     begun = limits.start is not None or limits.below is not None
     grid = None if begun else best_grid(instance, limits)
     values = [one for one in (grid and grid.step, limits.below) if one is not None]
-    dealt = DealtGrids.of(instance, min(values, default=None), limits)
-    left_out = () if dealt.whole or dealt.grid else ("interleaved grids are left out: no time to look at them",)
-    if left_out:
+    asked, dealt = instance, DealtGrids.of(instance, min(values, default=None), limits.within(GRIDS_S))
+    waiting = not (dealt.whole or dealt.grid)
+    if waiting:
         dealt, instance = DealtGrids(), without_grids(instance)
         grid = grid and replace(grid, instance=without_grids(grid.instance))
     limits = replace(limits, progress=partial(_of_all, limits.progress, instance, dealt))
     # What bounds plans of one order of the layers says nothing of others.
-    alone = begun or has_other_orders(instance)
-    known = Widened({}, grid) if alone else widened(instance, limits, grid)
+    known = Widened({}, grid) if begun or has_other_orders(instance) else widened(instance, limits, grid)
     if not begun and known.start is grid:
         known = replace(known, start=narrower_plan(instance, limits, grid))
     start, training = known.start, instance.training
@@ -494,12 +495,13 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
             raise
         bound = least_of(instances_of(instance), one[0], deadline)
         found = one[0], checked(one[0], there_is(*one, AUTO.name, str(error), bound))
-    if start is not None:
-        found = start.no_worse(*found)
-    spent_s, notes = time.monotonic() - began_s, (*left_out, *found[1].notes)
-    own_s = spent_s if found[1].solver == AUTO.name else found[1].seconds
-    claim = known.raised(found[0], replace(found[1], notes=notes, seconds=own_s))
-    return _among_grids(Decision(found[0], claim, others, spent_s), dealt)
+    of, outcome = found if start is None else start.no_worse(*found)
+    if waiting:
+        of, outcome, dealt = _with_grids(asked, of, outcome, limits)
+    spent_s = time.monotonic() - began_s
+    own_s = spent_s if outcome.solver == AUTO.name else outcome.seconds
+    claim = known.raised(of, replace(outcome, seconds=own_s))
+    return _among_grids(Decision(of, claim, others, spent_s), dealt)
 
 
 def simplest(instance: Instance, deadline: Deadline) -> tuple[Instance, Plan] | None:
@@ -523,6 +525,21 @@ def least_of(parts: Iterable[Instance], about: Instance, deadline: Deadline) -> 
 def without_grids(instance: Instance) -> Instance:
     """Return an instance that asks about no grids whose groups hold several stages beside all other plans."""
     return replace(instance, training=replace(instance.training, dealt=()))
+
+
+def _with_grids(
+    asked: Instance, of: Instance, found: Outcome, limits: Limits
+) -> tuple[Instance, Outcome, DealtGrids]:
+    """Look at grids whose groups hold several stages once a good plan rules most of them out.
+
+    Return what was found, which is about these too then; where time does not suffice a note says so.
+    """
+    below = limits.below if found.objective is None else found.objective * times_in_a_step(of)
+    dealt = DealtGrids.of(asked, below, limits)
+    if dealt.whole or dealt.grid:
+        return replace(of, training=replace(of.training, dealt=asked.training.dealt)), found, dealt
+    notes = ("interleaved grids are left out: no time to look at them", *found.notes)
+    return of, replace(found, notes=notes), DealtGrids()
 
 
 def _of_all(tell: Callable[[Progress], None], asked: Instance, dealt: DealtGrids, progress: Progress) -> None:
