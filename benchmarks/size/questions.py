@@ -81,6 +81,12 @@ MIXED: dict[str, Any] = {
     "links": [{"between": [name, "sw"], "bandwidth": "10 Gbit/s"} for name in ("a", "b")],
 }
 """Two servers of four cards of one type and two of another, at an office switch."""
+SLOW: dict[str, Any] = {
+    "servers": [{"name": "a", "device": "rtx-4090", **CARDS, "devices": 8, "count": 4}],
+    "switches": ["sw"],
+    "links": [{"between": ["a", "sw"], "bandwidth": "10 Gbit/s"}],
+}
+"""Four servers of eight cards, over whose network no gradients of a whole model go in time."""
 Question = tuple[str, int, dict[str, Any], int]
 QUESTIONS: dict[str, Question] = {
     "8B, 8 H100": ("8B", 8192, {"machines": {"dgx-h100": 1}}, 128),
@@ -92,6 +98,7 @@ QUESTIONS: dict[str, Question] = {
     "405B, 16,384 H100": ("405B", 8192, {"machines": {"dgx-h100": 2048}}, 2048),
     "Mixtral 8x7B, 32 H100": ("Mixtral", 4096, {"machines": {"dgx-h100": 4}}, 256),
     "Qwen2.5-7B, 8 RTX 4090 and 8 RTX 3090": ("Qwen2.5", 4096, MIXED, 64),
+    "8B, 32 RTX 4090": ("8B", 4096, SLOW, 128),
     "GPT-3 175B, 128 A100": ("GPT-3", 2048, {"machines": {"dgx-a100": 16}}, 1536),
     "GPT-3 175B, 1,024 A100": ("GPT-3", 2048, {"machines": {"dgx-a100": 128}}, 1536),
 }
