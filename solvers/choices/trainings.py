@@ -497,7 +497,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
         found = one[0], checked(one[0], there_is(*one, AUTO.name, str(error), bound))
     of, outcome = found if start is None else start.no_worse(*found)
     if waiting:
-        of, outcome, dealt = _with_grids(asked, of, outcome, limits)
+        of, outcome, dealt = _dealt(asked, of, outcome, limits)
     spent_s = time.monotonic() - began_s
     own_s = spent_s if outcome.solver == AUTO.name else outcome.seconds
     claim = known.raised(of, replace(outcome, seconds=own_s))
@@ -527,9 +527,7 @@ def without_grids(instance: Instance) -> Instance:
     return replace(instance, training=replace(instance.training, dealt=()))
 
 
-def _with_grids(
-    asked: Instance, of: Instance, found: Outcome, limits: Limits
-) -> tuple[Instance, Outcome, DealtGrids]:
+def _dealt(asked: Instance, of: Instance, found: Outcome, limits: Limits) -> tuple[Instance, Outcome, DealtGrids]:
     """Look at grids whose groups hold several stages once a good plan rules most of them out.
 
     Return what was found, which is about these too then; where time does not suffice a note says so.

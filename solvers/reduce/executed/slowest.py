@@ -43,6 +43,7 @@ class SlowestFirst:
     budget: int
     sums: LineSums = field(init=False)
     chosen: list[Numbers] = field(default_factory=list)
+    least: int = FORBIDDEN
 
     def __post_init__(self) -> None:
         # A link may take longer than any stage.
@@ -64,8 +65,8 @@ class SlowestFirst:
             made[made + self.sums.front[:, None] > self.budget] = FORBIDDEN
             self.chosen.append(made)
         fewest = self.stages.numbers[0]
-        least = min((int(row[0, :, 0].min()) for row in self.chosen[fewest - 1 :]), default=FORBIDDEN)
-        return None if least >= FORBIDDEN else least
+        self.least = min((int(row[0, :, 0].min()) for row in self.chosen[fewest - 1 :]), default=FORBIDDEN)
+        return None if self.least >= FORBIDDEN else self.least
 
     def _counted(self, slot: int, often: int, least: int, seat: int) -> Numbers:
         """Return what a stage counts: so often what it takes, at least so long.

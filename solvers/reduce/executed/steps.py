@@ -122,14 +122,15 @@ class ByStep:
 
     def _put(self, lo: int, hi: int, bound: int) -> None:
         if lo < hi and (found := self._bounds(lo, hi)) is not None:
-            heapq.heappush(self._open, _Open(max(bound, found[1]), lo, hi))
+            heapq.heappush(self._open, _Open(max(bound, found.least), lo, hi))
+            if (shortest := found.sums.best()) is not None:
+                self._price(found.sums.plan(shortest[1]))
 
-    def _bounds(self, lo: int, hi: int, budget: int = FORBIDDEN) -> tuple[SlowestFirst, int] | None:
+    def _bounds(self, lo: int, hi: int, budget: int = FORBIDDEN) -> SlowestFirst | None:
         """Bound the plans whose slowest stage takes more than lo, at most hi, within a budget; None for none."""
         self.stages.deadline.check()
         slowest = SlowestFirst(self.stages, lo, hi, min(budget, self.most - 1))
-        found = slowest.run()
-        return None if found is None else (slowest, found)
+        return None if slowest.run() is None else slowest
 
     def _looked_through(self, interval: _Open) -> bool:
         """Settle some compositions of an interval; tell whether this could be done.
@@ -139,9 +140,9 @@ class ByStep:
         """
         most = interval.bound + interval.bound // interval.part
         found = self._bounds(interval.lo, interval.hi, most)
-        rows = None if found is None else Compositions(found[0]).all()
+        rows = None if found is None else Compositions(found).all()
         if found is not None and rows is None:
-            return self._too_many(replace(interval, bound=max(interval.bound, found[1])))
+            return self._too_many(replace(interval, bound=max(interval.bound, found.least)))
         within = takewhile(lambda row: row[0] < self.most, rows or ())
         number = max(TRIED, self._some)
         fresh = list(islice((row for row in within if tuple(row[1]) not in self._closed), number))
@@ -165,21 +166,20 @@ class ByStep:
     def _settle(self, compositions: list[tuple[int, list[Cell]]]) -> None:
         """Price plans of compositions that have none yet; settle the stages of some, or close these."""
         for _, cells in compositions:
-            if tuple(cells) not in self._seen:
-                self._seen.add(tuple(cells))
-                self._leaves.value(cells, self.stages.plan(cells, (self.most - 1) // self.stages.micro_batches))
+            self._price(cells)
         changed = self.stages.leave_out(self.most)
         for bound, cells in compositions[: self._some]:
             if self._tightened(cells):
                 changed = True
-            else:
-                self._close(bound, cells)
+            elif bound < self.most:  # its stages are settled
+                self._closed[tuple(cells)] = self._leaves.bound(cells, bound, self.most)
         self._some = SOME if changed else min(2 * self._some, MANY)
 
-    def _close(self, bound: int, cells: list[Cell]) -> None:
-        """Weigh the paths of a composition whose stages are settled."""
-        if bound < self.most:
-            self._closed[tuple(cells)] = self._leaves.bound(cells, bound, self.most)
+    def _price(self, cells: list[Cell]) -> None:
+        """Price the plan of a composition that has none yet."""
+        if tuple(cells) not in self._seen:
+            self._seen.add(tuple(cells))
+            self._leaves.value(cells, self.stages.plan(cells, (self.most - 1) // self.stages.micro_batches))
 
     def _tightened(self, cells: list[Cell]) -> bool:
         """Settle the stages of a composition as far as they are of use; tell whether anything changed."""
