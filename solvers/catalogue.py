@@ -191,8 +191,8 @@ def is_reduced(instance: Instance) -> bool:
     """Tell whether the reduction is asked about an instance before others.
 
     That is a large instance; one with many ways to hold a stage whose model has few places to cut that differ, as
-    it repeats itself or is cut at blocks; one with few such places of whose step as executed it is asked; and one
-    of some size of whose step no programme sees everything.
+    it repeats itself or is cut at blocks; of its step as executed one of some size with few such places, and
+    one of whose step no programme sees everything, if it is of some size or has few such places.
     """
     from pipecut.formulation.problem.groups import modes_by_size
     from pipecut.solvers.reduce.line import has_a_first_stage
@@ -205,6 +205,5 @@ def is_reduced(instance: Instance) -> bool:
     few, big = 2 * Word.of(instance).short_space.stops <= layers, layers * instance.devices >= REDUCED_FROM
     if big and (is_large(instance) or (few and layers * sum(map(len, modes_by_size(instance).values())) >= LARGE)):
         return True
-    if few or not (big and instance.goals[0].executed):
-        return few and instance.goals[0].executed
-    return "step_dp" not in asked or not asked["step_dp"].accepts(instance).proves
+    unseen = "step_dp" not in asked or not asked["step_dp"].accepts(instance).proves
+    return instance.goals[0].executed and ((few and big) or ((few or big) and unseen))
