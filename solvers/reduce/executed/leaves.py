@@ -323,8 +323,8 @@ class Leaves:
         for at, (cell, slot, own) in enumerate(rows):
             limit = most - sum(least) + least[at]
             value, stage = known.lightest(at, own)
-            least_of, mode = min(limit, value), known.modes.get(at)
-            if at not in known.chosen and (lighter := self._lighter(cell, slot, own, least_of, mode)):
+            below_own, mode = min(limit, value), known.modes.get(at)
+            if at not in known.chosen and (lighter := self._lighter(cell, slot, own, below_own, mode)):
                 value, stage = lighter
             least[at] = max(least[at], min(value, limit))
             answers.append(stage)

@@ -1,4 +1,4 @@
-"""The least time of a step under 1F1B as executed: a bound from two ways through the step, by the slowest stage.
+"""The least time of a step under 1F1B as executed: a bound from ways through the step, by the slowest stage.
 
 Each stage runs as many forward as backward passes on any way through a step but for waits, so what counts of it is
 the time of a pair of passes, ``p``. With ``tail`` the pairs and transfers of a stage and all behind it, ``pre``
@@ -24,6 +24,7 @@ from functools import partial
 import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.units import ceil_div
 from pipecut.solvers.reduce.programme import LineSums, behind_stages, grown
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
@@ -50,8 +51,8 @@ class SlowestFirst:
         of, within = self.stages, (self.hi, FORBIDDEN, self.budget)
         self.sums = LineSums.of(of.line, of.least, of.atoms, within, of.numbers)
 
-    def run(self) -> int | None:
-        """Return the least bound within the budget; None where no plan is."""
+    def run(self) -> bool:
+        """Find the ``least`` bound; tell whether any plan is within the budget."""
         line, many = self.stages.line, self.stages.micro_batches
         for slot, plain in enumerate(self.sums.found):
             often = many - slot if many >= slot + 2 else many
@@ -61,12 +62,12 @@ class SlowestFirst:
                 behind = behind_stages(line, self.chosen[slot - 1])
                 made = np.minimum(made, grown(line, partial(self._counted, slot, 1, 0), behind))
             # Whatever the slowest is, passes go down and up through all of these for one micro-batch in so many.
-            made = np.maximum(made, np.where(plain < FORBIDDEN, -(-many // (slot + 1)) * plain, FORBIDDEN))
+            made = np.maximum(made, np.where(plain < FORBIDDEN, ceil_div(many, slot + 1) * plain, FORBIDDEN))
             made[made + self.sums.front[:, None] > self.budget] = FORBIDDEN
             self.chosen.append(made)
         fewest = self.stages.numbers[0]
         self.least = min((int(row[0, :, 0].min()) for row in self.chosen[fewest - 1 :]), default=FORBIDDEN)
-        return None if self.least >= FORBIDDEN else self.least
+        return self.least < FORBIDDEN
 
     def _counted(self, slot: int, often: int, least: int, seat: int) -> Numbers:
         """Return what a stage counts: so often what it takes, at least so long.

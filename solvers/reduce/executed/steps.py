@@ -130,7 +130,7 @@ class ByStep:
         """Bound the plans whose slowest stage takes more than lo, at most hi, within a budget; None for none."""
         self.stages.deadline.check()
         slowest = SlowestFirst(self.stages, lo, hi, min(budget, self.most - 1))
-        return None if slowest.run() is None else slowest
+        return slowest if slowest.run() else None
 
     def _looked_through(self, interval: _Open) -> bool:
         """Settle some compositions of an interval; tell whether this could be done.
