@@ -5,6 +5,7 @@ On which device a process of a run computes: a GPU of its own with nccl between 
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import threading
@@ -81,17 +82,21 @@ class Channel(Protocol):
 
 
 class _Receipt:
-    """A tensor that is received."""
+    """A transfer, from its beginning on. That another process is gone is met there, or by who waits."""
 
-    def __init__(self, work: dist.Work, what: str, timeout_s: float) -> None:
-        self._work, self._what, self._timeout_s = work, what, timeout_s
+    def __init__(self, begin: Callable[[], Any], what: str, timeout_s: float) -> None:
+        self._what, self._timeout_s = what, timeout_s
+        self._work = self._tried(begin)
 
     def done(self) -> bool:
         return self._work.is_completed()
 
     def wait(self) -> None:
+        self._tried(lambda: self._work.wait(timedelta(seconds=self._timeout_s)))
+
+    def _tried(self, act: Callable[[], Any]) -> Any:  # noqa: ANN401 (of torch)
         try:
-            self._work.wait(timedelta(seconds=self._timeout_s))
+            return act()
         except RuntimeError as error:
             late = f"not come within {self._timeout_s:g} s" if "imed out" in str(error) else "lost"
             raise PeerError(f"{self._what}: {late} ({first_line(error)})") from error
@@ -200,11 +205,8 @@ class DistributedChannel:
         group: Any,  # noqa: ANN401 (of torch)
     ) -> _Receipt:
         """Begin a transfer, in the group of its lane if there is one, where it needs no other tag."""
-        try:
-            work = begin(tensor, peer, group=group, tag=tag.place if group is None else 0)
-        except RuntimeError as error:
-            raise PeerError(f"{what}: {first_line(error)}") from error
-        return _Receipt(work, what, self._timeout_s)
+        number = tag.place if group is None else 0
+        return _Receipt(lambda: begin(tensor, peer, group=group, tag=number), what, self._timeout_s)
 
     def _waiting_for(self, peer: int) -> queue.SimpleQueue[_Sending | None]:
         """Return where transfers to a process wait to be seen off; its thread ends with this channel."""
@@ -237,23 +239,20 @@ class DistributedChannel:
 
     def together(self) -> None:
         """Wait for all processes. Raises PeerError, which names one that is missed."""
-        try:
-            if dist.get_backend() == "gloo":
+        what = "waiting for all processes"
+        if dist.get_backend() == "gloo":
+            try:
                 dist.monitored_barrier(timeout=timedelta(seconds=self._timeout_s))
-            else:
-                everyone = dist.all_reduce(torch.zeros(1), async_op=True)  # over gloo: it is on the CPU
-                _Receipt(everyone, "waiting for all processes", self._timeout_s).wait()  # type: ignore[arg-type]
-        except RuntimeError as error:
-            raise PeerError(f"waiting for all processes: {first_line(error)}") from error
+            except RuntimeError as error:
+                raise PeerError(f"{what}: {first_line(error)}") from error
+        else:
+            one = torch.zeros(1)  # over gloo: it is on the CPU
+            _Receipt(functools.partial(dist.all_reduce, one, async_op=True), what, self._timeout_s).wait()
 
     def _together(self, begin: Callable[[Any], object], members: Sequence[int], what: str) -> None:
         """Do what all of some processes take part in, and wait for it."""
         names = f"{what}, by processes {', '.join(map(str, members))}"
-        try:
-            work = begin(self._groups[tuple(members)])
-        except RuntimeError as error:
-            raise PeerError(f"{names}: {first_line(error)}") from error
-        _Receipt(work, names, self._timeout_s).wait()  # type: ignore[arg-type]
+        _Receipt(lambda: begin(self._groups[tuple(members)]), names, self._timeout_s).wait()
 
 
 BOTH = "cpu:gloo,cuda:nccl"
