@@ -19,8 +19,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipecut.execution.processes.channel import device_here
+from pipecut.execution.processes.local import Voice
 from pipecut.execution.profiling import clock_of, probe_ns, processor_name
-from pipecut.execution.running.job import RunJob, Say
+from pipecut.execution.running.job import RunJob
 from pipecut.execution.running.pipeline import Pipeline
 from pipecut.execution.running.validating import StepsCompared, validate
 from pipecut.ingest.torch.export import Inputs
@@ -114,7 +115,7 @@ class Validation:
     measured: list[MeasuredSteps]
 
 
-def validate_and_measure(process: int, say: Say, job: RunJob) -> Validation:
+def validate_and_measure(process: int, say: Voice, job: RunJob) -> Validation:
     """Compare steps with the unsplit model, then measure ``job.steps`` steps in the model's own formats.
 
     Raises StagesError, TraceError, PeerError.
@@ -128,7 +129,7 @@ def validate_and_measure(process: int, say: Say, job: RunJob) -> Validation:
     return Validation(compared, everyone)
 
 
-def _measure(process: int, say: Say, job: RunJob) -> MeasuredSteps:
+def _measure(process: int, say: Voice, job: RunJob) -> MeasuredSteps:
     model, inputs = job.built()
     pipeline = job.pipeline(process, model, inputs, precision=job.precision)
     del model

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from pipecut.execution.errors import PeerError, RunFailedError, StagesError
@@ -38,11 +39,7 @@ from pipecut.ingest.errors import ModelError
 
 Work = Callable[..., Any]
 """``work(process, say, *arguments)``: what a process does; ``say`` sends news to the starting process."""
-KEEP_MEMORY = {
-    "MALLOC_TRIM_THRESHOLD_": str(2**33),
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TOP_PAD_": str(2**28),
-}
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**33), "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(2**28)}
 """What tells the C library to keep memory between passes: each page that it gives back costs a fault."""
 NOW_BYTES = 200
 """Of what a process says that it does just now."""
@@ -92,7 +89,7 @@ def in_processes(
     ``work`` must be a function of a module, its arguments and results be picklable. ``heard`` gets the news of
     each process. Raises RunFailedError when one fails; then, and on Ctrl-C, none is left.
     """
-    context = multiprocessing.get_context("spawn")
+    context = _context()
     with tempfile.TemporaryDirectory(prefix="pipecut-run-") as folder:
         lifeline, held = context.Pipe(duplex=False)
         pipes, processes = [], []
@@ -100,8 +97,7 @@ def in_processes(
         try:
             for number in range(size):
                 ours, theirs = context.Pipe(duplex=False)
-                ways = (theirs, lifeline, doing[number])
-                target = (number, size, folder, ways, work, tuple(arguments))
+                target = (number, size, folder, (theirs, lifeline, doing[number]), work, tuple(arguments))
                 process = context.Process(target=_child, args=target, name=f"pipecut {number}")
                 with _memory_kept():
                     process.start()
@@ -116,6 +112,17 @@ def in_processes(
     if watch.failures:
         raise RunFailedError(watch.reason([one.value.decode(errors="replace") for one in doing]))
     return [watch.results[number] for number in range(size)]
+
+
+def _context() -> Any:  # noqa: ANN401 (of any start method)
+    """Return how processes are made: forked from one that has imported all that they need, where that is safe.
+
+    That one listens at a path in the folder of temporary files, which may have 107 bytes.
+    """
+    forks = sys.platform == "linux" and len(tempfile.gettempdir()) < 70
+    context = multiprocessing.get_context("forkserver" if forks else "spawn")
+    context.set_forkserver_preload(["pipecut.execution.measuring", "torch.export._trace"])
+    return context
 
 
 @contextlib.contextmanager
@@ -205,7 +212,9 @@ def _child(
         pipe.send(("result", result))
         dist.destroy_process_group()
     except Exception as error:
-        _tell(pipe, "missed" if is_missed(error) else "failed", reason_of(error))
+        with contextlib.suppress(OSError):
+            pipe.send(("missed" if is_missed(error) else "failed", reason_of(error)))
+        os._exit(1)
 
 
 def is_missed(error: Exception) -> bool:
@@ -232,12 +241,6 @@ def together(work: Work, number: int, say: Voice, arguments: Sequence[Any]) -> A
     return result
 
 
-def _tell(pipe: Connection, kind: str, text: str) -> None:
-    with contextlib.suppress(OSError):
-        pipe.send((kind, text))
-    os._exit(1)
-
-
 def _end_with_starter(lifeline: Connection, folder: str) -> None:
     """Wait for the end of the starting process, which holds the other end of a pipe; tidy up for it, and end."""
     with contextlib.suppress(EOFError, OSError):
@@ -248,12 +251,6 @@ def _end_with_starter(lifeline: Connection, folder: str) -> None:
 
 LOOK_S = 1.0
 """How often a process looks whether torchrun is still there."""
-
-
-class _Now:
-    """What a process does just now."""
-
-    value: bytes = b"starting"
 
 
 def as_one_of(
@@ -269,7 +266,7 @@ def as_one_of(
     Raises RunFailedError where torchrun started another number of processes, and where this one fails or misses
     another one.
     """
-    number, now = int(os.environ["RANK"]), _Now()
+    number, now = int(os.environ["RANK"]), SimpleNamespace(value=b"starting")
     if int(os.environ["WORLD_SIZE"]) != size:
         raise RunFailedError(f"devices of the plan: {size}, processes of torchrun: {os.environ['WORLD_SIZE']}")
     import torch.distributed as dist

@@ -1,202 +1,37 @@
 """What the processes of ``pipecut run`` and ``pipecut validate`` get to do, and what those of ``run`` do.
 
-The same stages run by torch's own pipelining: ``PipelineStage`` and its runtime of schedules.
-
-It runs less: all stages on equally many devices, no layer divided, nothing computed again, and a gradient for
-every tensor that crosses a cut. What it needs of stages that the exported programs do not give by themselves:
-outputs that nothing else keeps, as halves of backward passes detach them in place, and gradients without gaps.
-
 A plan run by the processes of torch.distributed, for a training program of one's own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining import schedules as torch_schedules
 
 from pipecut.execution.errors import StagesError
 from pipecut.execution.processes.channel import Channel, DistributedChannel, device_here
+from pipecut.execution.processes.local import Voice
 from pipecut.execution.running.data import mean_square, placed, samples_like
 from pipecut.execution.running.layout import RunLayout, layout_of
 from pipecut.execution.running.pipeline import LossFunction, Pipeline
-from pipecut.execution.splitting.programs import HandedTensor
-from pipecut.execution.splitting.stages import StageModule
-from pipecut.formulation.costs.amounts import counted
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.precision import Precision
 from pipecut.formulation.schedules.catalogue import schedule_of
-from pipecut.formulation.schedules.table import Action, PipelineSchedule
+from pipecut.formulation.schedules.table import PipelineSchedule
 from pipecut.ingest.torch.export import Inputs
 from pipecut.ingest.torch.hugging_face import Configured
 from pipecut.ingest.torch.source import load_function, load_model
 
-_INPUT = "input "
-"""Stands before the names of the model's inputs, which are keywords beside those of torch's runtime."""
-
-
-class TorchPipeline(Pipeline):
-    """A pipeline whose steps torch's runtime runs; made and used as the other one, over torch.distributed.
-
-    ``times`` stay empty. Raises StagesError for what torch's runtime cannot run, with stage and tensor.
-    """
-
-    _runtime: Any = None
-
-    def step(self, inputs: Inputs, targets: object = None) -> float | None:
-        """Run all micro-batches of a step and sum the gradients, as :meth:`Pipeline.step` does."""
-        self._check()
-        values, many = self._begun(inputs, targets), self.layout.schedule.micro_batches
-        if self._runtime is None:
-            self._runtime = self._made()
-        wrapped: dict[int, _Called] = self._runtime[1]
-        for one in wrapped.values():
-            one.fixed = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
-        first, *_ = self.layout.stages_of(self._process)
-        rows = self.layout.samples(first, self._process)
-        cut = {
-            name: torch.cat([self._cut(value, number, rows) for number in range(many)])
-            for name, value in values.items()
-            if isinstance(value, torch.Tensor)
-        }
-        arguments = [cut[one.name] for one in wrapped[0].stage.inputs] if 0 in wrapped else []
-        read = {one.name for at, called in wrapped.items() if at for one in called.stage.inputs}
-        losses: list[torch.Tensor] = []
-        numbers = torch.arange(many).repeat_interleave(len(rows))
-        last = self.layout.schedule.stages - 1 in wrapped
-        self._runtime[0].step(
-            *arguments,
-            target=numbers if last else None,
-            losses=losses if last else None,
-            **{_INPUT + name: cut[name] for name in sorted(read & set(cut))},
-        )
-        if last:
-            self.stages[-1].total = torch.stack([one.detach() for one in losses]).sum()
-        return self._ended()
-
-    def _made(self) -> tuple[Any, dict[int, _Called]]:
-        """Return torch's runtime for this process's stages, and these by number."""
-        layout, process = self.layout, self._process
-        width = len(layout.processes[0])
-        lanes = [[rank * width + at for rank in range(layout.schedule.ranks)] for at in range(width)]
-        groups: list[Any] = [dist.new_group(lane) for lane in lanes]
-        wrapped = {one.module.index: _Called(one.module) for one in self.stages}
-        stages = [
-            PipelineStage(
-                called,
-                at,
-                layout.schedule.stages,
-                self._device,
-                input_args=_examples(called.stage.takes if at else called.stage.inputs),
-                output_args=_examples(called.stage.gives),
-                group=groups[process % width],
-            )
-            for at, called in wrapped.items()
-        ]
-        runtime = torch_schedules._PipelineScheduleRuntime(
-            stages,  # type: ignore[arg-type]
-            layout.schedule.micro_batches,
-            loss_fn=partial(_loss, self),
-            scale_grads=False,
-        )
-        order = {rank: _tokens(layout.schedule.actions(rank)) for rank in range(layout.schedule.ranks)}
-        runtime._prepare_schedule_with_comms(order)
-        return runtime, wrapped
-
-    def _check(self) -> None:
-        """Raise StagesError for a stage, or formats, that torch's runtime does not run."""
-        if self._copies is not None:
-            raise StagesError(
-                "gradients of micro-batches are added up in 32 bits, the weights have 16: torch's own runtime "
-                "does not run that; leave --backend out"
-            )
-        widths = [len(one) for one in self.layout.processes]
-        for stage, devices in enumerate(self.layout.stages):
-            what = None
-            if widths[stage] != widths[0]:
-                what = f"has {counted(widths[stage], 'device')}, stage 0 {widths[0]}"
-            if devices.degree > 1:
-                what = "has layers that are divided over devices"
-            for runner in self.stages:
-                if runner.module.index == stage and runner.recomputes:
-                    what = "computes its forward pass again"
-                if runner.module.index == stage and stage < len(widths) - 1:
-                    plain = [one.name for one in runner.module.gives if not one.differentiable]
-                    what = f"gives {plain[0]}, which has no gradient" if plain else what
-            if what is not None:
-                raise StagesError(
-                    f"stage {stage} {what}: torch's own runtime does not run that; leave --backend out"
-                )
-
-
-class _Called(nn.Module):
-    """A stage as torch calls it: what arrives by position, the model's inputs by name."""
-
-    def __init__(self, stage: StageModule) -> None:
-        super().__init__()
-        self.stage = stage
-        self.fixed: Mapping[str, Any] = {}
-
-    def forward(self, *arriving: torch.Tensor, **named: torch.Tensor) -> Any:  # noqa: ANN401 (as torch takes it)
-        """Return one tensor as itself, several as a tuple."""
-        later = self.stage.inputs if self.stage.index else ()
-        inputs = [named.get(_INPUT + one.name, self.fixed.get(one.name)) for one in later]
-        taken = [_WithoutGaps.apply(one) if one.requires_grad else one for one in arriving]
-        given = [one.clone() for one in self.stage(*taken, *inputs)]
-        return given[0] if len(given) == 1 else tuple(given)
-
-
-class _WithoutGaps(torch.autograd.Function):
-    """A tensor whose gradient lies in memory without gaps."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:  # noqa: ANN401 (as torch calls it)
-        del ctx
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:  # noqa: ANN401 (as torch calls it)
-        del ctx
-        return gradients[0].contiguous()
-
-
-def _loss(pipeline: TorchPipeline, output: Any, numbers: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
-    return pipeline._part_of_loss(output if isinstance(output, tuple) else (output,), int(numbers[0]))
-
-
-def _examples(tensors: Sequence[HandedTensor]) -> tuple[torch.Tensor, ...]:
-    empty = [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in tensors]
-    return tuple(one.requires_grad_(other.differentiable) for one, other in zip(empty, tensors, strict=True))
-
-
-def _tokens(actions: Iterable[Action]) -> list[Any]:
-    return [torch_schedules._Action.from_str(str(action)) for action in actions]
-
-
 LEARNING_RATE = 0.01
 """Of the optimiser, where nobody gives one."""
-
-
-class Say(Protocol):
-    """How a process tells: news for who started it, and what it does just now, in case it stops there."""
-
-    def __call__(self, news: Any) -> None:  # noqa: ANN401 (anything that can be pickled)
-        """Tell news."""
-        ...
-
-    def doing(self, what: str) -> None:
-        """Note what is done from now on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +102,11 @@ class RunJob:
         loss: LossFunction | None = None,
     ) -> Pipeline:
         """Return a process's part of the run. Raises StagesError, TraceError, PeerError."""
-        kind = TorchPipeline if self.by_torch else Pipeline
+        kind = Pipeline
+        if self.by_torch:
+            from pipecut.execution.running.by_torch import TorchPipeline
+
+            kind = TorchPipeline
         return kind(
             model,
             inputs,
@@ -295,7 +134,7 @@ class StepNews:
     snapshot: str | None = None
 
 
-def train(process: int, say: Say, job: RunJob) -> list[tuple[str, str, int, int]]:
+def train(process: int, say: Voice, job: RunJob) -> list[tuple[str, str, int, int]]:
     """Run the steps; the first process of the last stage tells of each.
 
     Returns the actions of the last step: token, letter of the kind, start and stop by the clock of the machine.

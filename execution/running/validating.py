@@ -24,8 +24,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipecut.execution.dividing.moves import taking
+from pipecut.execution.processes.local import Voice
 from pipecut.execution.running.data import copied, mean_square, samples_of
-from pipecut.execution.running.job import RunJob, Say
+from pipecut.execution.running.job import RunJob
 from pipecut.execution.running.layout import RunLayout
 from pipecut.execution.running.pipeline import LossFunction, Pipeline
 from pipecut.ingest.torch.export import Inputs
@@ -100,7 +101,7 @@ class DistributedPeers:
         dist.broadcast(tensor, 0)
 
 
-def validate(process: int, say: Say, job: RunJob, peers: Peers | None = None) -> StepsCompared:
+def validate(process: int, say: Voice, job: RunJob, peers: Peers | None = None) -> StepsCompared:
     """Run steps in float64, and the unsplit model in process 0; then one in the run's formats if those have less.
 
     Dropout is switched off, as both draw different numbers; that every micro-batch draws its own is looked at.
@@ -123,7 +124,7 @@ def validate(process: int, say: Say, job: RunJob, peers: Peers | None = None) ->
 class _Comparing:
     """Compares the steps of one pipeline with those of one unsplit model."""
 
-    def __init__(self, process: int, say: Say, job: RunJob, peers: Peers, found: StepsCompared) -> None:
+    def __init__(self, process: int, say: Voice, job: RunJob, peers: Peers, found: StepsCompared) -> None:
         self._process, self._say, self._job, self._peers, self._found = process, say, job, peers, found
         self._loss = job.loss_function()
         own = job.loss is not None

@@ -17,7 +17,7 @@ from torch import nn
 from benchmarks.running import sleeping
 from pipecut.execution.measuring import peak_bytes
 from pipecut.execution.processes.channel import DistributedChannel, Tag
-from pipecut.execution.running.job import TorchPipeline
+from pipecut.execution.running.by_torch import TorchPipeline
 from pipecut.execution.running.layout import layout_of
 from pipecut.execution.running.pipeline import Pipeline
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b

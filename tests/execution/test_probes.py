@@ -14,7 +14,8 @@ from pipecut.commands import validate as measuring
 from pipecut.commands.validate import write_measured
 from pipecut.execution import measuring as steps
 from pipecut.execution.measuring import WARM_UP, MeasuredSteps
-from pipecut.execution.running.job import RunJob, Say
+from pipecut.execution.processes.local import Voice
+from pipecut.execution.running.job import RunJob
 from pipecut.ingest.graphs.layer_profile import LayerProfile
 
 
@@ -68,7 +69,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def test_probes_are_taken_around_a_step_and_outside_of_its_time(machine: Machine) -> None:
     """All wait for each other between a probe and the step, so no process begins late and no probe is timed."""
-    say = cast(Say, SimpleNamespace(doing=None))
+    say = cast(Voice, SimpleNamespace(doing=None))
     found = steps._measure(0, say, cast(RunJob, machine))
     of_a_step = ["batch", "probe", "together", "step", "together", "probe"]
     many = WARM_UP + machine.steps

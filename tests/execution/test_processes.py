@@ -47,15 +47,17 @@ def test_torchs_own_runtime_gives_the_same_gradients() -> None:
         ("exit", "process 1: ended with exit code 3 and without a word"),
     ],
 )
-def test_one_that_dies_ends_all_and_leaves_nothing(how: str, reason: str) -> None:
+def test_one_that_dies_ends_all_and_leaves_nothing(
+    how: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alive: set[int] = set()
-    before = set(Path(tempfile.gettempdir()).glob("pipecut-run-*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # others may run at the same time
     with pytest.raises(RunFailedError) as raised:
         in_processes(3, processes.one_dies, (how,), lambda _, told: alive.add(told))
     assert str(raised.value).partition(" (")[0] == reason
     assert how != "raise" or "processes.py:" in str(raised.value)  # the line that raised it
     assert len(alive) == 3 and not any(_runs(one) for one in alive)
-    assert set(Path(tempfile.gettempdir()).glob("pipecut-run-*")) <= before
+    assert not list(tmp_path.glob("pipecut-run-*"))
 
 
 def test_one_that_waits_in_vain_says_for_what() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pipecut.execution.errors import StagesError
-from pipecut.execution.running.job import TorchPipeline
+from pipecut.execution.running.by_torch import TorchPipeline
 from pipecut.execution.running.layout import layout_of
 from pipecut.execution.splitting.stages import ModelProgram
 from pipecut.formulation.outcome import Limits, Proof
