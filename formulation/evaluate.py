@@ -6,13 +6,12 @@ layer by layer (``formulation.costs.prices``), and is compared with ``==`` to wh
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from pipecut.formulation.constraints.constraint import Violation
 from pipecut.formulation.constraints.rules import RULES, structure_violations
 from pipecut.formulation.costs.goals import goal_value
-from pipecut.formulation.costs.prices import StageCost, stage_costs
+from pipecut.formulation.costs.prices import StageCost, of_the_last, stage_costs
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 
@@ -35,24 +34,12 @@ class Evaluation:
         return not self.violations
 
 
+@of_the_last
 def evaluate(instance: Instance, plan: Plan) -> Evaluation:
     """Price a plan and list the rules that it breaks. Cost: linear in layers and edges of every stage.
 
     The last few answers are kept: a claim is checked, compared, shown and written by the same evaluation.
     """
-    for asked, about, found in tuple(_LAST):
-        if asked is instance and about is plan:
-            return found
-    found = _evaluated(instance, plan)
-    _LAST.append((instance, plan, found))
-    return found
-
-
-_LAST: deque[tuple[Instance, Plan, Evaluation]] = deque(maxlen=4)
-"""Answers by the very instance and plan, both of which are frozen."""
-
-
-def _evaluated(instance: Instance, plan: Plan) -> Evaluation:
     broken = tuple(structure_violations(instance, plan))
     if broken:
         return Evaluation(None, (), broken)

@@ -54,14 +54,15 @@ class StagePasses:
     weight_ns: int
 
 
-Known = dict[object, tuple[tuple[int, ...], tuple[int, ...]]]
-"""What alike layers take in one form on one kind of group: computing, and communicating."""
+Known = dict[object, tuple[tuple[int, ...], tuple[int, ...], int]]
+"""What alike layers take in one form on one kind of group: computing, communicating, gradients of weights."""
 
 
 def stage_passes(instance: Instance, stage: Stage, *, halves: bool, known: Known | None = None) -> StagePasses:
     """Return the passes of one stage, with ``halves`` also what of the backward pass is for weights.
 
-    ``known`` is what layers of other stages take. Cost: linear in its layers and the form edges of the model.
+    ``known`` is what layers of other stages take, with as many ``halves``. Cost: linear in its layers and the form
+    edges of the model.
     """
     kinds = stage.kinds(GroupKind.of(instance, stage.group))
     # Backward passes whole, and what of them is for the gradients of weights.
@@ -73,13 +74,13 @@ def stage_passes(instance: Instance, stage: Stage, *, halves: bool, known: Known
         form, copy = form_of(instance, stage, layer), instance.copied(layer, stage.span.first)
         if (like := (instance.alike[layer], form, kind, copy)) not in known:
             of = instance, layer, form, kind
-            known[like] = times.passes_of(*of), _inside(*of, copy)
-        computed, sent = known[like]
+            known[like] = times.passes_of(*of), _inside(*of, copy), halves and times.weight_gradient_ns(*of)
+        computed, sent, weights = known[like]
         for run in range(forward_passes(instance, kind.mode, layer)):
             forward[run], forward_sent[run] = forward[run] + computed[0], forward_sent[run] + sent[0]
         backward[0], backward_sent[0], sync = backward[0] + computed[1], backward_sent[0] + sent[1], sync + sent[2]
         if halves:
-            backward[1] += times.weight_gradient_ns(instance, layer, form, kind)
+            backward[1] += weights
             backward_sent[1] += sent[3]
     for edge in into(instance.form_edges, stage.span.layers):
         if edge.source in stage.span:

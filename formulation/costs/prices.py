@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import TypeVar
 
 from pipecut.formulation.costs import times
 from pipecut.formulation.costs.memory import Held, MemoryParts, capacity_bytes
@@ -12,6 +16,8 @@ from pipecut.formulation.problem.layers import into
 from pipecut.formulation.problem.options import BoundaryCharge, Compute, StageTime, Synchronisation
 from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.formulation.problem.units import ceil_div
+
+_Price = TypeVar("_Price")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +67,34 @@ class StageCost:
         return {key: getattr(self, key) for key in self.keys()}
 
 
+def of_the_last(price: Callable[[Instance, Plan], _Price]) -> Callable[[Instance, Plan], _Price]:
+    """Keep what the last few plans come to, by the very instance and plan, both of which are frozen."""
+    last: deque[tuple[Instance, Plan, _Price]] = deque(maxlen=4)
+
+    @wraps(price)
+    def asked(instance: Instance, plan: Plan) -> _Price:
+        found = next((known for one, about, known in tuple(last) if one is instance and about is plan), None)
+        if found is None:
+            last.append((instance, plan, found := price(instance, plan)))
+        return found
+
+    return asked
+
+
+@of_the_last
 def stage_costs(instance: Instance, plan: Plan) -> tuple[StageCost, ...]:
-    """Return the cost of every stage of a plan that is one. Cost: linear in layers and edges of every stage."""
-    known: _Known = {}, {}
+    """Return the cost of every stage of a plan that is one. Cost: linear in layers and edges of every stage.
+
+    The last few answers are kept: goals, limits on them and memory speak of the same stages.
+    """
+    known = Held(), _Taken()
     return tuple(_stage_cost(instance, plan, known, index) for index in range(len(plan)))
 
 
-_Known = tuple[Held, dict[object, tuple[int, int]]]
-"""What stages hold, and what alike layers take in one form on one kind: computing, and communicating."""
+_Taken = dict[object, tuple[int, int]]  # alike layers in one form on one kind: computing, communicating
 
 
-def _stage_cost(instance: Instance, plan: Plan, known: _Known, index: int) -> StageCost:
+def _stage_cost(instance: Instance, plan: Plan, known: tuple[Held, _Taken], index: int) -> StageCost:
     stage, (held, taken) = plan.stages[index], known
     kinds = stage.kinds(GroupKind.of(instance, stage.group))
     forms = {layer: form_of(instance, stage, layer) for layer in kinds}

@@ -14,7 +14,7 @@ from math import inf
 
 from pipecut.formulation.costs import times
 from pipecut.formulation.costs.memory import stage_parts
-from pipecut.formulation.costs.passes import stage_passes
+from pipecut.formulation.costs.passes import Known, stage_passes
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Synchronisation
@@ -66,19 +66,18 @@ class PlanRun:
 
 def durations_of(instance: Instance, plan: Plan) -> Durations:
     """Return the times of a plan's stages and boundaries, passes split as ``formulation.costs.passes`` says."""
-    passes = [stage_passes(instance, stage, halves=True) for stage in plan.stages]
-    groups = [stage.group for stage in plan.stages]
-    cuts = [stage.span.first for stage in plan.stages[1:]]
-    links = [plan.link_before(instance, at) for at in range(1, len(plan))]
-    activation_link, gradient_link = _link_numbers(instance, groups)
+    known = Known()
+    passes = [stage_passes(instance, stage, halves=True, known=known) for stage in plan.stages]
+    crossed = [(plan.stages[at].span.first, plan.link_before(instance, at)) for at in range(1, len(plan))]
+    activation_link, gradient_link = _link_numbers(instance, [stage.group for stage in plan.stages])
     return Durations(
         forward_ns=tuple(one.forward_ns for one in passes),
         backward_ns=tuple(one.backward_ns for one in passes),
         weight_gradient_ns=tuple(one.weight_ns for one in passes),
         recompute_ns=tuple(one.again_ns for one in passes),
         sync_ns=tuple(one.sync_ns for one in passes),
-        activation_ns=tuple(times.activation_ns(instance, *where) for where in zip(cuts, links, strict=True)),
-        gradient_ns=tuple(times.gradient_ns(instance, *where) for where in zip(cuts, links, strict=True)),
+        activation_ns=tuple(times.activation_ns(instance, *where) for where in crossed),
+        gradient_ns=tuple(times.gradient_ns(instance, *where) for where in crossed),
         activation_link=activation_link,
         gradient_link=gradient_link,
     )

@@ -68,12 +68,11 @@ class Memory(Constraint):
 
     def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
         """(7) Every stage fits into the memory of the smallest device of its group, where memory is limited."""
-        from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
+        from pipecut.formulation.costs.prices import stage_costs
 
-        groups = plan.stages[: instance.training.ranks(len(plan))]
-        for index, stage in enumerate(groups if self.memory else ()):
-            needed = MemoryParts.of_stage(instance, plan, index).total
-            capacity = capacity_bytes(instance, stage.group)
+        costs = stage_costs(instance, plan)[: instance.training.ranks(len(plan))] if self.memory else ()
+        for index, (stage, cost) in enumerate(zip(plan.stages, costs, strict=False)):
+            needed, capacity = cost.memory_bytes, cost.capacity_bytes
             if needed > capacity:
                 each = f"each of {devices_of(instance, stage.group.counts)}"
                 left = f" beside a margin of {float(100 * self.memory_margin):g} %" if self.memory_margin else ""

@@ -60,15 +60,12 @@ class AtMost(Constraint):
 
     def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
         """(15) No goal has a value above its limit."""
-        if not self.at_most:
-            return
         from pipecut.formulation.costs.amounts import goal_amount
         from pipecut.formulation.costs.goals import goal_value
         from pipecut.formulation.costs.prices import stage_costs
 
-        stages = stage_costs(instance, plan)
         for limit in self.at_most:
-            value, unit = goal_value(limit.goal, instance, plan, stages), limit.goal.unit
+            value, unit = goal_value(limit.goal, instance, plan, stage_costs(instance, plan)), limit.goal.unit
             if value > limit.at_most:
                 found, most = goal_amount(limit.goal, value), goal_amount(limit.goal, limit.at_most)
                 message = f"constraints.at_most.{limit.goal}: the plan has {found}, expected at most {most}"

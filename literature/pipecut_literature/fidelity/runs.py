@@ -31,7 +31,7 @@ from pipecut.formulation.problem.units import NS_PER_SECOND, Link
 from pipecut.formulation.schedules.interleaved import interleaved
 from pipecut.formulation.timeline.from_plan import PlanRun
 from pipecut.formulation.timeline.timeline import run
-from pipecut.ingest.scenario.library import Library
+from pipecut.ingest.scenario.library import Library, MachineFacts
 from pipecut_literature.megatron.layers import BLOCK, ELEMENT_BYTES, transformer_layers
 from pipecut_literature.megatron.published import PublishedStep, TrainingRun
 from pipecut_literature.megatron.transformer import LayerRecompute, TransformerShape
@@ -86,7 +86,7 @@ class Constants:
 
 def data_sheet() -> Constants:
     """Return constants with links and memory of the data sheet; the two that are estimated are 0."""
-    facts = Library.read().machines[MACHINE]
+    facts, _ = _node()
     near, far = facts.inside.each_pair.value, facts.adapters.bandwidth.value
     return Constants(0, 0, near // GIGABYTE, Fraction(far, GIGABYTE), Fraction(1))
 
@@ -97,12 +97,13 @@ def _graph(shape: TransformerShape) -> nx.DiGraph:
 
 
 @lru_cache(maxsize=1)
-def _card() -> DeviceClass:
+def _node() -> tuple[MachineFacts, DeviceClass]:
+    """Return the machine of all runs, and its card."""
     library = Library.read()
-    name = library.machines[MACHINE].device
-    found = library.devices[name]
-    peak = found.peak(name, ELEMENT_BYTES)
-    return DeviceClass(name, found.memory.value, peak, memory_bytes_per_second=found.memory_bandwidth.value // 8)
+    facts = library.machines[MACHINE]
+    found = library.devices[facts.device]
+    card = facts.device, found.memory.value, found.peak(facts.device, ELEMENT_BYTES)
+    return facts, DeviceClass(*card, memory_bytes_per_second=found.memory_bandwidth.value // 8)
 
 
 def instance_of(training: TrainingRun, constants: Constants) -> Instance:
@@ -111,10 +112,10 @@ def instance_of(training: TrainingRun, constants: Constants) -> Instance:
     A LayerNorm that continues the stage before lies by samples, as forms do not say that every card has it whole;
     of one sample it is divided here, as where ``Constants`` were found, and not done by one card.
     """
-    facts = Library.read().machines[MACHINE]
+    facts, card = _node()
     each, near = facts.devices.value, Link(constants.near * GIGABYTE)
     nodes = -(-training.devices // each)
-    servers = [Server(f"{MACHINE}-{at}", _card(), each, near, facts.adapters.number.value) for at in range(nodes)]
+    servers = [Server(f"{MACHINE}-{at}", card, each, near, facts.adapters.number.value) for at in range(nodes)]
     cluster = cluster_graph("published", servers, (), mesh=Link(int(constants.far * GIGABYTE)))
     own = Training(
         training.global_batch,
