@@ -211,7 +211,7 @@ def _warm_up(at: Drawing) -> object:
 
 
 def _stage_time(at: Drawing) -> str:
-    peak = at.here.get("compute") == "peak" and not at.known["measured"]
+    peak = at.here.get("compute", "peak") == "peak" and not at.known["measured"]
     return at.choice.choice(["add", "overlap"] if peak else ["add"])
 
 
