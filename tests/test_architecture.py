@@ -74,13 +74,13 @@ MOST_FILES = 21
 BUDGETS = {
     "commands": 6891,
     "exchange": 611,
-    "execution": 4484,
+    "execution": 4482,
     "face": 227,
     "formulation": 10105,
     "ingest": 7693,
     "literature": 9099,
     "report": 1905,
-    "solvers": 18346,
+    "solvers": 18345,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 

@@ -1,4 +1,7 @@
-"""The scenarios that ship: what they expect is proved again, by every exact method and for both batches."""
+"""The scenarios that ship: what they expect is proved again, by every exact method.
+
+The paper's larger batch is proved in its study (``literature/tests/pipepar``).
+"""
 
 from __future__ import annotations
 
@@ -37,15 +40,6 @@ def test_the_expected_optimum_is_proved_three_ways_and_certified(model: str) -> 
         certificate = certify(instance, found.plan, scenario.expected)
         assert certificate.optimal
         verify(instance, certificate)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
-def test_the_papers_larger_batch_is_proved_too(model: str) -> None:
-    instance = load_scenario(PAPER / f"{model}.yaml", ["training.global_batch=128"]).load()
-    found = checked(instance, layered.solve(instance, Limits()))
-    assert found.proof is Proof.OPTIMAL
-    assert found.objective == line_dp.solve(instance).objective
 
 
 @pytest.mark.slow
