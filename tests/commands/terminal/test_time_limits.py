@@ -46,7 +46,7 @@ def test_a_long_chain_has_an_answer() -> None:
 def test_limits_are_kept(scenario: Path) -> None:
     """To 1 s and 5 % on a quiet machine, which the benchmark measures; here as far as a busy one lets it.
 
-    What is done in half of a limit is not asked with a longer one.
+    Who ends by himself within a limit is not asked with a longer one.
     """
     for limit_s in (1, 3, 10):
         found = commanded(scenario, limit_s)
@@ -54,5 +54,5 @@ def test_limits_are_kept(scenario: Path) -> None:
             found = commanded(scenario, limit_s)
         assert found["overrun (s)"] <= OVER_S + OVER_SHARE * limit_s + BUSY_S, found
         assert found["exit"] in CODES and found["said"] != "nothing", found
-        if found["exit"] != STOPPED and found["wall (s)"] < limit_s / 2:
+        if found["exit"] != STOPPED:
             break
