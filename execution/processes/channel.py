@@ -81,7 +81,7 @@ class Channel(Protocol):
         ...
 
 
-class _Receipt:
+class _Transfer:
     """A transfer, from its beginning on. That another process is gone is met there, or by who waits."""
 
     def __init__(self, begin: Callable[[], Any], what: str, timeout_s: float) -> None:
@@ -105,15 +105,15 @@ class _Receipt:
 class _Sending:
     """A tensor that is sent. Gloo says that it is over only to who waits, so a thread does (:func:`_see_off`)."""
 
-    def __init__(self, receipt: _Receipt, tensor: torch.Tensor) -> None:
-        self._receipt = receipt
+    def __init__(self, transfer: _Transfer, tensor: torch.Tensor) -> None:
+        self._transfer = transfer
         self._tensor: torch.Tensor | None = tensor
         self._over = threading.Event()
         self._error: PeerError | None = None
 
     def see_off(self) -> None:
         try:
-            self._receipt.wait()
+            self._transfer.wait()
         except PeerError as error:
             self._error = error
         self._tensor = None
@@ -203,10 +203,10 @@ class DistributedChannel:
         tag: Tag,
         what: str,
         group: Any,  # noqa: ANN401 (of torch)
-    ) -> _Receipt:
+    ) -> _Transfer:
         """Begin a transfer, in the group of its lane if there is one, where it needs no other tag."""
         number = tag.place if group is None else 0
-        return _Receipt(lambda: begin(tensor, peer, group=group, tag=number), what, self._timeout_s)
+        return _Transfer(lambda: begin(tensor, peer, group=group, tag=number), what, self._timeout_s)
 
     def _waiting_for(self, peer: int) -> queue.SimpleQueue[_Sending | None]:
         """Return where transfers to a process wait to be seen off; its thread ends with this channel."""
@@ -247,12 +247,12 @@ class DistributedChannel:
                 raise PeerError(f"{what}: {first_line(error)}") from error
         else:
             one = torch.zeros(1)  # over gloo: it is on the CPU
-            _Receipt(functools.partial(dist.all_reduce, one, async_op=True), what, self._timeout_s).wait()
+            _Transfer(functools.partial(dist.all_reduce, one, async_op=True), what, self._timeout_s).wait()
 
     def _together(self, begin: Callable[[Any], object], members: Sequence[int], what: str) -> None:
         """Do what all of some processes take part in, and wait for it."""
         names = f"{what}, by processes {', '.join(map(str, members))}"
-        _Receipt(lambda: begin(self._groups[tuple(members)]), names, self._timeout_s).wait()
+        _Transfer(lambda: begin(self._groups[tuple(members)]), names, self._timeout_s).wait()
 
 
 BOTH = "cpu:gloo,cuda:nccl"

@@ -119,7 +119,7 @@ def _context() -> Any:  # noqa: ANN401 (of any start method)
 
     That one listens at a path in the folder of temporary files, which may have 107 bytes.
     """
-    forks = sys.platform == "linux" and len(tempfile.gettempdir()) < 70
+    forks = sys.platform == "linux" and len(tempfile.gettempdir().encode()) < 75
     context = multiprocessing.get_context("forkserver" if forks else "spawn")
     context.set_forkserver_preload(["pipecut.execution.measuring", "torch.export._trace"])
     return context

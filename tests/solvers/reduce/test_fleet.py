@@ -137,7 +137,7 @@ def test_devices_of_several_speeds_share_work_as_these_are(speeds: tuple[int, ..
 
 def test_devices_with_slower_links_are_not_stood_for_by_those_with_faster_ones() -> None:
     """Stages on servers that differ in their links alone take no less on the slower one, and cost its devices."""
-    like, fast, slow = _even(2, 8, Goal.ITERATION_TIME, layers=5), Link(10**12), Link(10**6)
+    like, fast, slow = _even(2, 8, Goal.ITERATION_TIME), Link(10**12), Link(10**6)
     servers = [Server("fast", CLASSES[0], 2, fast), *(Server(f"slow{at}", CLASSES[0], 2, slow) for at in range(3))]
     instance = replace(like, cluster=Cluster.mesh("unlike", servers, fast))
     truth, stages = exhaustive.solve(replace(instance, goals=(Goal.BOTTLENECK,))), _stages(instance)
