@@ -29,13 +29,11 @@ def carried(plan: Plan, holder: Instance, variant: Instance) -> tuple[Instance, 
     at = {server.name: index for index, server in enumerate(variant.servers)}
     found = {index: at[server.name] for index, server in enumerate(holder.servers) if server.name in at}
     used = {server for stage in plan.stages for server, _ in stage.group.counts}
-    said = {name: getattr(holder.training, name) for name in variant.training.left_open}
-    training = variant.training.chosen(said)
+    training = variant.training.chosen({one: getattr(holder.training, one) for one in variant.training.left_open})
     if training is None or not used <= set(found):
         return None
     try:
-        closed = training.closed()
-        here = replace(holder, cluster=variant.cluster, training=closed, constraints=variant.constraints)
+        here = replace(holder, cluster=variant.cluster, training=training, constraints=variant.constraints)
     except ValueError:
         return None
     stages = []
@@ -134,7 +132,7 @@ class _Asking:
     ask: Ask
     deadline: Deadline
     done: list[ChangedAnswer] = field(default_factory=list)
-    _tried: set[tuple[str, int, Plan]] = field(default_factory=set)
+    _tried: set[tuple[str, object, Plan]] = field(default_factory=set)
     _end: Deadline | None = None
 
     def about(self, variant: ChangedInstance, limits: Limits) -> ChangedAnswer:
@@ -163,24 +161,23 @@ class _Asking:
     def _no_worse(self, found: ChangedAnswer) -> ChangedAnswer:
         """Return an answer with the best plan of others in the place of its own, where that is worse or not there.
 
-        Its bound stays; where there is no answer it is that which needs no search. Every plan is priced once in a
-        variant, and when the time is over for a moment only.
+        What they take is compared for a whole step. Its bound, which is about all that it leaves open, stays;
+        where there is no answer it is that which needs no search. Every plan is priced once in a variant, and when
+        the time is over for a moment only.
         """
         what, asked = found.variant.what, found.variant.instance
         for one in self.done:
             plan = None if one.outcome is None else one.outcome.plan
             if plan is None or one.instance is None or asked is None or found.proved or self._is_late():
                 continue
-            other = carried(plan, one.instance, asked)
-            if other is None or (found.instance is not None and found.instance.training != other[0].training):
-                continue
-            key = what, other[0].training.micro_batches, other[1]
-            if key in self._tried:
+            other = carried(plan, one.instance, found.instance or asked)
+            if other is None or (key := (what, other[0].training, other[1])) in self._tried:
                 continue
             self._tried.add(key)
             evaluation = evaluate(*other)
-            known, value = None if found.outcome is None else found.outcome.objective, evaluation.objective
-            if value is not None and evaluation.feasible and (known is None or value < known):
+            known, often = found.of_a_step, times_in_a_step(other[0])
+            value = evaluation.objective if evaluation.feasible else None
+            if value is not None and (known is None or value * often < known):
                 outcome = _carried_outcome(found, other, f"the plan of: {one.variant.what}")
                 found = replace(found, instance=other[0], outcome=outcome)
         return found
@@ -254,8 +251,10 @@ def _carried_outcome(found: ChangedAnswer, other: tuple[Instance, Plan], note: s
     """Return the claim about a plan of another answer: that there is one, and the bound that is known."""
     instance, plan = other
     bound = None if found.outcome is None else found.outcome.bound
-    if bound is None and found.variant.instance is not None:
-        bound = None if found.variant.instance.training.left_open else lower_bound(instance)
+    if bound is not None and found.instance is not None:
+        bound = bound * times_in_a_step(found.instance) // times_in_a_step(instance)
+    elif not instance.training.left_open:
+        bound = lower_bound(instance)
     by, seconds = (NOBODY, 0.0) if found.outcome is None else (found.outcome.solver, found.outcome.seconds)
     return checked(instance, there_is(instance, plan, by, note, bound, seconds))
 

@@ -187,12 +187,19 @@ def test_nobody_is_asked_once_the_time_is_over(scarce: Instance) -> None:
 
 
 @pytest.mark.slow
-def test_no_answer_is_worse_than_a_plan_of_another(scarce: Instance) -> None:
-    """Whoever finds poor plans has the good ones of the others, and the scenario itself those of its changes."""
+@pytest.mark.parametrize("numbers", [(), (1, 2, 4)])
+def test_no_answer_is_worse_than_a_plan_of_another(scarce: Instance, numbers: tuple[int, ...]) -> None:
+    """Whoever finds poor plans has the good ones of the others, and the scenario itself those of its changes.
+
+    Plans of other numbers of micro-batches are compared with them for a whole step.
+    """
+    scarce = scarce.trained(replace(scarce.training, global_batch=4, micro_batch_choices=numbers))
     asked: list[Instance] = []
 
     def poor(instance: Instance, limits: Limits) -> tuple[Instance, Outcome]:
         """Find the best plan the third time, of other links, and else the worst that keeps the rules."""
+        choices = instance.training.choices
+        instance = instance.trained(choices[len(asked) % len(choices)])
         asked.append(instance)
         best = exhaustive.solve(instance, limits)
         if best.plan is None or len(asked) == 3:
@@ -218,7 +225,8 @@ def test_no_answer_is_worse_than_a_plan_of_another(scarce: Instance) -> None:
         for holder, plan in plans:
             other = carried(plan, holder, one.instance)
             if other is not None and evaluate(*other).feasible:
-                assert (one.outcome.objective or 0) <= (evaluate(*other).objective or 0)
+                step = (evaluate(*other).objective or 0) * other[0].training.micro_batches
+                assert (one.outcome.objective or 0) * one.instance.training.micro_batches <= step
         assert one.outcome.plan is not None and evaluate(one.instance, one.outcome.plan).feasible
 
 
