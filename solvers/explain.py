@@ -54,6 +54,7 @@ from pipecut.formulation.problem.modes import Mode
 from pipecut.formulation.problem.options import Combine
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.formulation.uses import has_grids
 from pipecut.solvers.auto.solve import plan as best_plan
 from pipecut.solvers.catalogue import REDUCED, find_any
 from pipecut.solvers.choices.trainings import decide
@@ -251,7 +252,8 @@ class Possible:
         """Return any plan that keeps every rule, or None if it is proved that there is none, whatever is chosen.
 
         The instance that comes back has the training that was chosen of those that are left open. Where a plan is
-        ``likely``, more simple ones are tried first; with ``quick`` nothing else is.
+        ``likely``, more simple ones are tried first; with ``quick`` nothing else is. Of a small instance none is,
+        as the model answers sooner.
 
         Raises StoppedError where the limits end the question, and FalseClaimError if the evaluator finds a
         rule broken. Cost: for each choice one model and one search; tables are shared by variants that differ in
@@ -293,10 +295,10 @@ class Possible:
         if not quick and find_any(REDUCED).accepts(judged := _paced(instance)).takes:
             return self._reduced(judged)
         simple = fitting_plans(instance, thorough=likely, deadline=self.limits.deadline)
-        for plan in in_time(simple, self.limits.deadline):
+        for plan in in_time(simple if has_grids(instance) else (), self.limits.deadline):
             if evaluate(instance, plan).feasible:
                 return plan
-        if quick:
+        if quick and has_grids(instance):
             raise StoppedError
         try:
             tables = self._tables_of(instance)

@@ -6,6 +6,7 @@ draws others each time, to look for what the usual ones miss.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from tests.command_line import own_cache, pipecut, scenario
 from tests.laws import mark_slow, so_many
 
-__all__ = ["own_cache", "pipecut", "pytest_collection_modifyitems", "scenario"]
+__all__ = ["own_cache", "pipecut", "pytest_collection_finish", "pytest_collection_modifyitems", "scenario"]
 
 settings.register_profile(
     "explore",
@@ -34,6 +35,11 @@ settings.load_profile("pipecut")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which cases are slow before those are left out."""
     mark_slow(items)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported and collected by now out of every collection of garbage."""
+    gc.freeze()
 
 
 class _OnePackage(MetaPathFinder):

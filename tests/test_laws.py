@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,3 +59,15 @@ def test_slow_cases_are_said_before_those_are_left_out() -> None:
 def test_the_environment_says_how_many_examples(said: str, of_200: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIPECUT_EXAMPLES", said)
     assert so_many(200) == of_200 and so_many(1) == (1 if said == "all" else LEAST)
+
+
+@pytest.mark.parametrize(
+    ("marker", "folder"), [("clock", "tests/commands/terminal"), ("alone", "tests/execution")]
+)
+def test_what_looks_at_the_clock_is_where_it_is_run(marker: str, folder: str) -> None:
+    """What ``.ci/run`` leaves out of the tests on all cores it runs of one folder."""
+    root = Path(__file__).parents[1]
+    files = (one for tests in ("tests", "literature/tests") for one in (root / tests).rglob("*.py"))
+    marked = {one for one in files if f"@pytest.mark.{marker}\n" in one.read_text("utf-8")}
+    assert marked and all(one.is_relative_to(root / folder) for one in marked), marked
+    assert re.search(rf'test -m "{marker}" .*{folder}\n', (root / ".ci" / "run").read_text("utf-8"))

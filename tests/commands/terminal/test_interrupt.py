@@ -131,7 +131,7 @@ def test_one_interrupt_is_enough_whatever_the_search_does(scenario: Path, solver
 
 
 @pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.clock
 @pytest.mark.parametrize("solver", ["stuck", "spinning", "buried"])
 def test_the_limit_ends_a_search_whatever_it_does(scenario: Path, solver: str) -> None:
     with started("plan", scenario, "--solver", solver, "--time-limit", "4 s", "--out", "plan.json") as process:

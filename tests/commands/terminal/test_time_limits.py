@@ -1,6 +1,6 @@
 """A limit is kept from the first import to the prompt, whatever it ends, and there is always an answer.
 
-The machine may be busy with other tests: all but those that are marked ``alone`` say nothing of the clock.
+The machine may be busy with other tests: all but those that are marked ``clock`` say nothing of it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_a_long_chain_has_an_answer() -> None:
     told(SHARED / "field" / "two-cards.yaml", 3)
 
 
-@pytest.mark.alone
+@pytest.mark.clock
 @pytest.mark.slow
 @pytest.mark.parametrize("limit_s", [1, 3, 10])
 @pytest.mark.parametrize("scenario", [*SHIPPED, *FIELD], ids=lambda path: path.stem)
