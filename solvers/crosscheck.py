@@ -265,7 +265,7 @@ def cross_check(instance: Instance, outcome: Outcome, limits: Limits) -> str:
         problem = contradiction(outcome, second)
         if problem:
             raise FalseClaimError(problem)
-        if _said_the_same(second, limits) == same or (same is SAME_RULED_OUT and second.proof is Proof.INFEASIBLE):
+        if within.ruled_out(second) or _said_the_same(second, limits) in (same, SAME_INFEASIBLE):
             return same.format(entry.summary)
         against.append(f"{entry.name} proves nothing in {second.seconds:.1f} s")
     if TIGHT not in against and (said := _certified(instance, outcome, limits, against)):
@@ -308,7 +308,9 @@ def _seconds(
         able = [(entry, large) for entry, large in able if not large]
     for entry, _ in sorted(able, key=lambda pair: pair[1]):
         programme = entry.name not in (MAIN, "cpsat_types", "brute_force")
-        yield entry, quiet if programme else replace(quiet.within(PATIENCE_S), start=outcome.plan)
+        # Whoever is asked for a better plan alone has nothing to tidy.
+        below = quiet.below if outcome.plan is None else outcome.objective
+        yield entry, quiet if programme else replace(quiet.within(PATIENCE_S), start=outcome.plan, below=below)
 
 
 def largest_bytes(instance: Instance) -> int:
