@@ -122,9 +122,15 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
+def nodes_of(source: str) -> list[ast.AST]:
+    """Return all nodes of a module; kept, as several rules ask for them."""
+    return list(ast.walk(ast.parse(source)))
+
+
 def check(source: str, path: str) -> list[Finding]:
     """Return everything in a module that breaks a rule; ``path`` is relative to the repository."""
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes = nodes_of(source)
     room = path.split("/", 1)[0]
     findings = [*_imports(nodes, room, path), *_lengths(source, nodes)]
     for node in nodes:
@@ -229,10 +235,10 @@ def name_of(path: str) -> str:
 @cache
 def _targets(source: str) -> tuple[tuple[str, bool], ...]:
     """Return what a module imports, and whether for type checkers alone; kept, as several rules ask for it."""
-    tree = ast.parse(source)
-    typing = {id(inner) for node in ast.walk(tree) if _only_for_types(node) for inner in ast.walk(node)}
+    nodes = nodes_of(source)
+    typing = {id(inner) for node in nodes if _only_for_types(node) for inner in ast.walk(node)}
     found: list[tuple[str, bool]] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found += ((alias.name, id(node) in typing) for alias in node.names)
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -263,7 +269,7 @@ def _folder(path: str, holding: set[str]) -> str:
 def code_lines(source: str) -> int:
     """Count the lines of a module that hold code: no blanks, comments or docstrings."""
     told, texts = set[int](), set[int]()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             first = node.body[0]
             text = first.value if isinstance(first, ast.Expr) else None

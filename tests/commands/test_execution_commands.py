@@ -139,6 +139,7 @@ def test_statistics_of_samples_that_devices_share_have_one_verdict(
     assert ran.code == 0 and note in ran.json["notes"], ran.err
 
 
+@pytest.mark.slow
 def test_statistics_of_whole_micro_batches_are_taken(
     pipecut: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

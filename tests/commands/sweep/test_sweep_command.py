@@ -92,6 +92,7 @@ def test_every_point_has_the_plan_of_its_scenario(pipecut: Command, scenario: Pa
     assert picture.count("<circle") == 8 and picture.count('class="on-front"') == len(front)
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_where_it_was(pipecut: Command, scenario: Path, threads: list[int]) -> None:
     sweep = written()
     whole = pipecut("sweep", sweep, "--json").json["points"]

@@ -74,6 +74,7 @@ def test_elsewhere_the_fastest_that_sees_it_is_asked_and_the_model_checks(
     assert found.checks[-1] == SAME_OPTIMUM.format(find_any(checker).summary)
 
 
+@pytest.mark.slow
 def test_a_small_model_cut_at_blocks_is_reduced_where_no_programme_sees_all_of_it() -> None:
     instance = replace(blocks(8, 60 * 2**20, recompute=Recompute.BLOCKS), goals=(Goal.STEP_TIME,))
     assert len(instance.layers) * instance.devices < catalogue.REDUCED_FROM

@@ -78,6 +78,7 @@ BRANCHED = layer_graph(
 """One layer that the last one reads beside a chain: it may run at any time before, and is read from far."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("any_order", [False, True])
 def test_what_is_said_of_other_orders_and_blocks_begins_with_the_best_plan_without(any_order: bool) -> None:
     graph = BRANCHED.copy()

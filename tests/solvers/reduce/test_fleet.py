@@ -135,6 +135,7 @@ def test_devices_of_several_speeds_share_work_as_these_are(speeds: tuple[int, ..
     assert 0.97 * best <= pace <= best
 
 
+@pytest.mark.slow
 def test_devices_with_slower_links_are_not_stood_for_by_those_with_faster_ones() -> None:
     """Stages on servers that differ in their links alone take no less on the slower one, and cost its devices."""
     like, fast, slow = _even(2, 8, Goal.ITERATION_TIME), Link(10**12), Link(10**6)
