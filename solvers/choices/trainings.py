@@ -440,8 +440,9 @@ def _given_up(best: _Found, done: list[_Found], below: int | None = None) -> lis
 
 
 DecideAsk = Callable[[Instance, Limits], Outcome]
-GRIDS_S = 3.0
+GRIDS_S, KEPT = 6.0, 8
 """How long grids whose groups hold several stages are looked at before there is another plan than a grid."""
+# Where that did not suffice, one part of the time in so many (KEPT) is kept for them: fewer may be better then.
 BOUND_S = 5.0
 """What a bound for all orders may take beside a claim about one order, or about none of them having a plan."""
 
@@ -469,12 +470,13 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
     begun = limits.start is not None or limits.below is not None
     grid = None if begun else best_grid(instance, limits)
     values = [one for one in (grid and grid.step, limits.below) if one is not None]
-    asked, dealt = instance, DealtGrids.of(instance, min(values, default=None), limits.within(GRIDS_S))
+    asked, dealt = instance, DealtGrids.of(instance, min(values, default=None), limits.share(4).within(GRIDS_S))
     waiting = not (dealt.whole or dealt.grid)
     if waiting:
         dealt, instance = DealtGrids(), without_grids(instance)
         grid = grid and replace(grid, instance=without_grids(grid.instance))
-    limits = replace(limits, progress=partial(_of_all, limits.progress, instance, dealt))
+    limits = whole = replace(limits, progress=partial(_of_all, limits.progress, instance, dealt))
+    limits = limits.share(KEPT / (KEPT - 1)) if waiting else limits
     # What bounds plans of one order of the layers says nothing of others.
     known = Widened({}, grid) if begun or has_other_orders(instance) else widened(instance, limits, grid)
     if not begun and known.start is grid:
@@ -497,10 +499,9 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
         found = one[0], checked(one[0], there_is(*one, AUTO.name, str(error), bound))
     of, outcome = found if start is None else start.no_worse(*found)
     if waiting:
-        of, outcome, dealt = _dealt(asked, of, outcome, limits)
+        of, outcome, dealt = _dealt(asked, of, outcome, whole)
     spent_s = time.monotonic() - began_s
-    own_s = spent_s if outcome.solver == AUTO.name else outcome.seconds
-    claim = known.raised(of, replace(outcome, seconds=own_s))
+    claim = known.raised(of, replace(outcome, seconds=spent_s if outcome.solver == AUTO.name else outcome.seconds))
     return _among_grids(Decision(of, claim, others, spent_s), dealt)
 
 

@@ -158,12 +158,12 @@ class DealtGrids:
 
     @staticmethod
     def of(instance: Instance, below: int | None, limits: Limits) -> DealtGrids:
-        """Look at those that a training names (``Training.dealt``). Cost: up to one PART of the time, if set."""
+        """Look at those that a training names (``Training.dealt``), for as long as there is time."""
         choices, grid, bound = instance.training.choices_of_grids, None, 0
         if not choices:
             return DealtGrids()
         with contextlib.suppress(StoppedError, TooLargeError):
-            grids = Grids(shortened(instance), limits.share(PART).deadline)
+            grids = Grids(shortened(instance), limits.deadline)
             for promised, found in _priced(instance, grids, choices, below, limits):
                 bound, grid = promised, found or grid
             return DealtGrids(grid, (below if grid is None else grid.step) or 0)

@@ -175,9 +175,8 @@ class _Asking:
                 continue
             self._tried.add(key)
             evaluation = evaluate(*other)
-            known, often = found.of_a_step, times_in_a_step(other[0])
-            value = evaluation.objective if evaluation.feasible else None
-            if value is not None and (known is None or value * often < known):
+            known, value, often = found.of_a_step, evaluation.objective, times_in_a_step(other[0])
+            if value is not None and evaluation.feasible and (known is None or value * often < known):
                 outcome = _carried_outcome(found, other, f"the plan of: {one.variant.what}")
                 found = replace(found, instance=other[0], outcome=outcome)
         return found

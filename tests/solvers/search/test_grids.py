@@ -435,6 +435,24 @@ def test_where_there_is_no_time_for_interleaved_grids_the_best_other_one_is_begu
     assert chosen.training.dealt == () and claim.notes[0].startswith("interleaved grids are left out")
 
 
+def test_time_is_kept_for_grids_that_there_was_too_little_for_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search takes all the time that it has, and the best plan may be such a grid."""
+    instance = replace(blocks(256, 10**12, tensor_parallel_degrees=(1, 2, 4)), goals=(Goal.STEP_TIME,))
+    asked, grid, first, whole = with_dealt(instance), best_grid(instance, Limits()), [DealtGrids(whole=False)], 80
+    of, ends = DealtGrids.of, list[float]()
+    monkeypatch.setattr(DealtGrids, "of", lambda *words: first.pop() if first else of(*words))
+    assert grid is not None
+
+    def somebody(one: Instance, limits: Limits) -> Outcome:
+        ends.append(limits.end_s or 0)
+        return Outcome("somebody", Proof.FEASIBLE, grid.plan, grid.objective, 0, goals=one.goals)
+
+    limits = Limits(time_limit_s=whole).begun()
+    chosen, claim = decide(asked, somebody, limits)
+    assert chosen.training.chunks > 1 and (claim.objective or 0) < grid.objective and not first
+    assert limits.end_s is not None and max(ends) < limits.end_s - whole / 10
+
+
 @pytest.mark.slow
 @settings(QUIET, max_examples=so_many(20))
 @given(repeated(alike(), 4), st.sampled_from([(2,), (2, 3)]), st.sampled_from([(1, 2, 6), (4, 6)]), st.booleans())
