@@ -252,8 +252,8 @@ class Possible:
         """Return any plan that keeps every rule, or None if it is proved that there is none, whatever is chosen.
 
         The instance that comes back has the training that was chosen of those that are left open. Where a plan is
-        ``likely``, more simple ones are tried first; with ``quick`` nothing else is. Of a small instance none is,
-        as the model answers sooner.
+        ``likely``, more simple ones are tried first; with ``quick`` nothing else is. Of a small instance none is
+        that has a model, as this answers sooner.
 
         Raises StoppedError where the limits end the question, and FalseClaimError if the evaluator finds a
         rule broken. Cost: for each choice one model and one search; tables are shared by variants that differ in
@@ -294,16 +294,14 @@ class Possible:
             raise StoppedError  # the models below know one stage a group
         if not quick and find_any(REDUCED).accepts(judged := _paced(instance)).takes:
             return self._reduced(judged)
-        simple = fitting_plans(instance, thorough=likely, deadline=self.limits.deadline)
-        for plan in in_time(simple if has_grids(instance) else (), self.limits.deadline):
-            if evaluate(instance, plan).feasible:
-                return plan
-        if quick and has_grids(instance):
-            raise StoppedError
-        try:
-            tables = self._tables_of(instance)
-        except ValueError as error:  # too large to be searched: nothing is known
-            raise StoppedError from error
+        tables = None if has_grids(instance) else self._tables_of(instance)
+        if tables is None:
+            simple = fitting_plans(instance, thorough=likely, deadline=self.limits.deadline)
+            for plan in in_time(simple, self.limits.deadline):
+                if evaluate(instance, plan).feasible:
+                    return plan
+            if quick or (tables := self._tables_of(instance)) is None:
+                raise StoppedError
         timed = any(limit.goal in (Goal.BOTTLENECK, Goal.ITERATION_TIME) for limit in instance.constraints.at_most)
         families = [family for family in FAMILIES if timed or family not in TIME_FAMILIES]
         memory = Family(101, "staircase", staircase(floors(tables)))
@@ -341,8 +339,11 @@ class Possible:
         """Return one that has only this part of the time that is left; what they learn, they share."""
         return replace(self, limits=self.limits.share(parts))
 
-    def _tables_of(self, instance: Instance) -> Tables:
-        """Return tables for an instance, the same for all with these groups: times depend on no other demand."""
+    def _tables_of(self, instance: Instance) -> Tables | None:
+        """Return tables for an instance, the same for all with these groups: times depend on no other demand.
+
+        None where they would be too large.
+        """
         constraints = instance.constraints
         classes = tuple(instance.class_index(server) for server in range(len(instance.servers)))
         sizes = instance.demands.devices_per_stage
@@ -351,7 +352,10 @@ class Possible:
         where = (constraints.placement, constraints.max_servers, sizes, classes)
         key = (*again, *state, *where, instance.layers, instance.training)
         if key not in self._tables:
-            self._tables[key] = all_tables(instance, self.limits.deadline)
+            try:
+                self._tables[key] = all_tables(instance, self.limits.deadline)
+            except ValueError:
+                return None
         return replace(self._tables[key], instance=instance, deadline=self.limits.deadline)
 
 

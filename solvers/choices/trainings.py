@@ -51,7 +51,7 @@ from pipecut.solvers.choices.any_order import (
 from pipecut.solvers.choices.neighbours import Widened, narrower_plan, widened
 from pipecut.solvers.crosscheck import NOT_CHECKED, checked_by_others, cross_check
 from pipecut.solvers.goals import there_is
-from pipecut.solvers.reduce.grids import DealtGrids, GridFound, best_grid, times_in_a_step
+from pipecut.solvers.reduce.grids import PART, DealtGrids, GridFound, best_grid, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
 from pipecut.solvers.search.first_plan import simple_plan
 
@@ -470,12 +470,12 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
     begun = limits.start is not None or limits.below is not None
     grid = None if begun else best_grid(instance, limits)
     values = [one for one in (grid and grid.step, limits.below) if one is not None]
-    asked, dealt = instance, DealtGrids.of(instance, min(values, default=None), limits.share(4).within(GRIDS_S))
+    asked, dealt = instance, DealtGrids.of(instance, min(values, default=None), limits.share(PART).within(GRIDS_S))
     waiting = not (dealt.whole or dealt.grid)
     if waiting:
         dealt, instance = DealtGrids(), without_grids(instance)
         grid = grid and replace(grid, instance=without_grids(grid.instance))
-    limits = whole = replace(limits, progress=partial(_of_all, limits.progress, instance, dealt))
+    limits = given = replace(limits, progress=partial(_of_all, limits.progress, instance, dealt))
     limits = limits.share(KEPT / (KEPT - 1)) if waiting else limits
     # What bounds plans of one order of the layers says nothing of others.
     known = Widened({}, grid) if begun or has_other_orders(instance) else widened(instance, limits, grid)
@@ -499,7 +499,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
         found = one[0], checked(one[0], there_is(*one, AUTO.name, str(error), bound))
     of, outcome = found if start is None else start.no_worse(*found)
     if waiting:
-        of, outcome, dealt = _dealt(asked, of, outcome, whole)
+        of, outcome, dealt = _dealt(asked, of, outcome, given)
     spent_s = time.monotonic() - began_s
     claim = known.raised(of, replace(outcome, seconds=spent_s if outcome.solver == AUTO.name else outcome.seconds))
     return _among_grids(Decision(of, claim, others, spent_s), dealt)
