@@ -36,10 +36,10 @@ def test_the_expected_optimum_is_proved_three_ways_and_certified(model: str) -> 
         found = checked(instance, solve(instance, Limits()))
         assert found.proof is Proof.OPTIMAL
         assert found.objective == found.bound == scenario.expected
-        assert found.plan is not None
-        certificate = certify(instance, found.plan, scenario.expected)
-        assert certificate.optimal
-        verify(instance, certificate)
+    assert found.plan is not None
+    certificate = certify(instance, found.plan, scenario.expected)
+    assert certificate.optimal
+    verify(instance, certificate)
 
 
 @pytest.mark.slow

@@ -91,8 +91,9 @@ def test_more_devices_than_samples_are_run(pipecut: Command, plan: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("samples", [1, 3])
-@pytest.mark.parametrize(("model", "devices"), [("cnn", 4), ("gpt", 4), ("tied_gpt", 4), ("unet", 2)])
+@pytest.mark.parametrize(
+    ("model", "devices", "samples"), [("cnn", 4, 1), ("gpt", 4, 3), ("tied_gpt", 4, 1), ("unet", 2, 3)]
+)
 def test_what_is_proved_of_fewer_samples_than_devices_is_run(
     pipecut: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, devices: int, samples: int
 ) -> None:

@@ -117,7 +117,7 @@ def test_who_is_stopped_without_a_plan_keeps_its_bound(
     best, counted, raised = solve(instance, Limits(workers=1)).objective, Wish(10**9), 0
     limits = Limits(workers=1, below=best if below else None)
     solve(instance, replace(limits, stopped=counted))
-    for polls in (*range(0, counted.asked, max(1, counted.asked // 40)), counted.asked - 1, counted.asked):
+    for polls in (*range(0, counted.asked, max(1, counted.asked // 12)), counted.asked - 1, counted.asked):
         told: list[int] = []
         within = replace(limits, stopped=Wish(polls), progress=lambda one, told=told: told.append(one.bound or 0))
         found = checked(instance, solve(instance, within))

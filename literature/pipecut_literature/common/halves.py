@@ -18,6 +18,7 @@ they keep one layout, and sum only weights, which all devices hold where the lay
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -79,7 +80,7 @@ def _fetched(have: str, want: str, part: Fraction) -> Fraction:
     return max(part, 1 - part) if want == WHOLE else part * (1 - part)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Halves:
     """A machine cut in two: the first half has ``part`` of the speed, and ``link`` is the slowest between them."""
 
@@ -88,7 +89,7 @@ class Halves:
     first: Machine
     second: Machine
 
-    @property
+    @functools.cached_property
     def alike(self) -> bool:
         """Tell whether the halves are equal, so that one stands for both."""
         return self.part == Fraction(1, 2) and self.first == self.second

@@ -10,6 +10,7 @@ from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits
 from pipecut_literature import catalogue
 from pipecut_literature.pipepar import speed as pipepar_speed
+from pipecut_literature.pipepar import study as study_of_pipepar
 from pipecut_literature.pipepar.published import BATCHES, FIGURE_4, TABLE_I
 from pipecut_literature.pipepar.speed import (
     ACCPAR,
@@ -139,15 +140,17 @@ def test_models_are_named_as_in_the_paper() -> None:
 
 @pytest.mark.slow
 def test_the_whole_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the third reading, whose largest case takes a minute."""
+    """Without the third reading, whose largest case takes a minute, and the two deepest models."""
     monkeypatch.delitem(pipepar_speed.READINGS, SUMMED)  # type: ignore[arg-type]
+    bars = {row: FIGURE_4[row] for row in FIGURE_4 if row[1] not in ("resnet50", "resnet152")}
+    monkeypatch.setattr(study_of_pipepar, "FIGURE_4", bars)
     study = run(StudyInputs(time_limit_s=60))
     tables = {table.title: table for table in study.tables}
     assert study.figures["table_i_rows_equal"] == 6
     assert {row[-1] for row in tables["Table I"].rows} == {"yes"}
     for reading in (CHARGED, FREE):
         rows = tables[f"Fig. 4, speed-up over data parallelism, {reading}"].rows
-        assert len(rows) == len(FIGURE_4)
+        assert len(rows) == len(bars)
         assert all(float(row[6]) >= float(row[5]) >= 1 for row in rows)
         alone_rows = tables[f"Speed-up over one GPU, {reading}"].rows
         assert all(float(row[3]) < 1 <= float(row[6]) for row in alone_rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -54,6 +55,19 @@ class Divided:
                     torch.testing.assert_close(one, wanted, rtol=1e-12, atol=1e-12, msg=name)
 
 
+@functools.lru_cache(maxsize=8)
+def program_of(make: Callable[[], models.Made]) -> ModelProgram:
+    """Return the program of a model in float64, traced once for all the plans that are made of its layers."""
+    model, inputs = _doubled(make)
+    return ModelProgram.of(model, inputs)
+
+
+def _doubled(make: Callable[[], models.Made]) -> models.Made:
+    torch.manual_seed(3)
+    model, inputs = make()
+    return model.double(), pytree.tree_map(lambda one: one.double() if one.is_floating_point() else one, inputs)
+
+
 def run_divided(
     make: Callable[[], models.Made],
     groups: Groups,
@@ -67,12 +81,9 @@ def run_divided(
     in_rows: bool = False,
 ) -> Divided:
     """Run a step of a plan in float64, and of the unsplit model."""
-    torch.manual_seed(3)
-    model, inputs = make()
-    model = model.double()
-    inputs = pytree.tree_map(lambda one: one.double() if one.is_floating_point() else one, inputs)
+    plan = divided_plan(program_of(make), groups, seed, form, recompute=recompute, in_rows=in_rows)
     order = schedule or one_f_one_b(len(groups), 2)
-    plan = divided_plan(ModelProgram.of(model, inputs), groups, seed, form, recompute=recompute, in_rows=in_rows)
+    model, inputs = _doubled(make)
     many = order.micro_batches * micro_batch
     batch, targets = batch_of(inputs, many), torch.randn(many, dtype=torch.double)
     fresh = pytree.tree_map(lambda one: one.clone(), batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -63,6 +64,7 @@ WRITES: dict[str, Write] = {
 }
 
 
+@functools.cache
 def made(write: Write, *, reads: bool) -> Callable[[], models.Made]:
     """Return a model that changes its buffers between two layers, and reads what was written or does not."""
 

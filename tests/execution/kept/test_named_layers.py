@@ -31,10 +31,9 @@ from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from pipecut.formulation.schedules.table import PipelineSchedule
 from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from pipecut.ingest.torch.groups import group, names
-from pipecut.ingest.torch.record import Followed
 from tests.execution import models
 from tests.execution.cases import Groups, mean_square
-from tests.execution.divided.forms import run_divided
+from tests.execution.divided.forms import program_of, run_divided
 from tests.execution.threads import Network, ThreadChannel
 from tests.ingest.torch.tiny_models import Calls
 
@@ -56,8 +55,7 @@ MODELS = (
 
 def named(make: Callable[[], models.Made], seed: int, share: float = 0.5) -> Callable[..., RunLayout]:
     """Return what lays a plan out so that layers chosen at random are computed again."""
-    model, inputs = make()
-    layers = [name for name, _ in names(group(Followed.of(model, inputs, "model").recording)[0])]
+    layers = [name for name, _ in names(group(program_of(make).followed.recording)[0])]
     chance = random.Random(seed)  # noqa: S311 (no secrets)
     again = dict.fromkeys((name for name in layers if chance.random() < share), 0)
 
