@@ -94,7 +94,7 @@ def test_no_rule_is_for_a_key_that_is_gone() -> None:
 
 @pytest.mark.slow
 def test_no_method_is_refuted() -> None:
-    number = so_many(300)
+    number = so_many(250)
     counts = compare(SEED + 1_000, number)
     assert not counts.wrong, "\n".join(counts.wrong)
     assert counts.instances == number and counts.plans > min(100, 5 * number)

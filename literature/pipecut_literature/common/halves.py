@@ -42,10 +42,9 @@ class LayerShare:
     def split(self, split: Split, form: int, part: Fraction) -> LayerShare:
         """Return what is left to a half that takes ``part`` of this share."""
         if split is Split.MATRIX:
-            factors = ((part, _ONE, part), (part, part, _ONE), (_ONE, part, part))[form]
+            taken, weights, made = ((part, _ONE, part), (part, part, _ONE), (_ONE, part, part))[form]
         else:
-            factors = ((part, _ONE, part), (_ONE, _ONE, _ONE), (part, part, part))[form]
-        taken, weights, made = factors
+            taken, weights, made = ((part, _ONE, part), (_ONE, _ONE, _ONE), (part, part, part))[form]
         return LayerShare(self.taken * taken, self.weights * weights, self.made * made)
 
 
@@ -57,8 +56,8 @@ def summed_bytes(instance: Instance, layer: int, form: int, share: LayerShare) -
     weights, batches = instance.gradient_bytes[layer] * share.weights, instance.training.micro_batches
     if instance.layers[layer].split is not Split.MATRIX:
         return weights if form == 0 else Fraction(0)
-    made = instance.output_bytes[layer] * share.made * batches
-    return (weights, made, instance.input_bytes[layer] * share.taken * batches)[form]
+    made, taken = instance.output_bytes[layer] * share.made, instance.input_bytes[layer] * share.taken
+    return (weights, made * batches, taken * batches)[form]
 
 
 def moved_bytes(
@@ -68,8 +67,8 @@ def moved_bytes(
 
     ``share`` is that of the consumer, ``part`` the part of one of the halves.
     """
-    split = instance.layers[edge.consumer].split
-    have, wanted = SHARDINGS[Split.MATRIX][source].made, SHARDINGS[split][form].takes
+    wanted = SHARDINGS[instance.layers[edge.consumer].split][form].takes
+    have = SHARDINGS[Split.MATRIX][source].made
     moved = _fetched(have, wanted, part) + _fetched(wanted, have, part)
     return edge.size_bytes * instance.training.micro_batches * share.taken * moved
 
