@@ -96,11 +96,9 @@ class Standing:
 
     def _bound(self, about: Instance) -> int | None:
         """Return what no plan of any choice and order undercuts; None where there is no time."""
-        if self.bound is not None:
-            return self.bound // times_in_a_step(about)
-        if self.alone:
-            return None
+        if self.alone or self.bound is not None:
+            return self.bound and self.bound // times_in_a_step(about)
         # Less is known of grids than of other plans, and of each number of stages a group as much.
         grids = [one for one in self.instance.training.choices_of_grids if one.chunks == one.dealt[0]]
-        of_grids = (replace(self.instance, training=one) for one in grids)
+        of_grids = (self.instance.trained(one) for one in grids)
         return least_of(of_grids if grids else instances_of(self.instance), about, NEVER.within(BOUND_S))
