@@ -127,8 +127,7 @@ def _training_problems(document: Document, raw: object) -> Iterator[Problem]:
     training = _kept(
         TrainingSection, {key: section[key] for key in ("global_batch", "micro_batches") if key in section}
     )
-    wrong = None if training is None else _not_a_part(training)
-    if training and wrong:
+    if training and (wrong := _not_a_part(training)):
         both: list[Where] = [("training", "global_batch"), ("training", "micro_batches")]
         places = [(document.place(where).line == 0, document.place(where).line) for where in both]
         message = f"global_batch {training.global_batch} is not a multiple of micro_batches {wrong}"

@@ -43,7 +43,6 @@ from pipecut.ingest.scenario.schema import (
     LinkSection,
     ModelSection,
     ScenarioFile,
-    SolverSection,
     TrainingSection,
     read_constraints,
 )
@@ -247,7 +246,7 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
         constraints=_constraints(found, opened),
         opened=(*opened, *_left(found)),
         goals=found.objective or default_goals(training, cost),
-        solver=_solver(found.solver),
+        solver=SolverChoice(found.solver.name, found.solver.time_limit, found.solver.workers, found.solver.seed),
         expected=found.expect.objective,
         elements_of_model=found.training.bytes_per_element is None and found.training.precision is None,
         operators=tuple(sorted(found.model.operators.items())),
@@ -350,10 +349,6 @@ def _training(found: TrainingSection) -> Training:
 def _divisors(number: int) -> tuple[int, ...]:
     small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
     return tuple(sorted({*small, *(number // one for one in small)}))
-
-
-def _solver(found: SolverSection) -> SolverChoice:
-    return SolverChoice(found.name, found.time_limit, found.workers, found.seed)
 
 
 def _cluster(name: str, found: ClusterSection) -> nx.Graph:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -40,7 +41,7 @@ def _mistake(found: Found, document: Document, root: type[StrictPart]) -> Mistak
     # A key of a mapping, and one value that stands where there may be a list of them, have no path of their own.
     unwritten = where and (where[-1] == "[key]" or (isinstance(where[-1], int) and where not in document.places))
     where = where[:-1] if unwritten else where
-    sentence = _SENTENCES.get(found["type"], _otherwise)
+    sentence = _SENTENCES.get(found["type"], lambda found, _where, _root: said(found))
     return mistake_at(document, where, sentence(found, where, root))
 
 
@@ -53,7 +54,19 @@ def _unknown_key(found: Found, where: Where, root: type[StrictPart]) -> str:
     known = {name: section_at((*where[:-1], name), root) for name in section.model_fields}
     fit = [name for name, part in known.items() if inside and part and inside <= {*part.model_fields}]
     meant = f"; did you mean '{fit[0]}'?" if len(fit) == 1 else did_you_mean(str(where[-1]), known)
+    if "did you mean" not in meant:
+        places = {str(path[-1]): path for path in sorted(_places(root), key=len, reverse=True)}
+        near = difflib.get_close_matches(str(where[-1]), places, n=1, cutoff=0.65)
+        meant = f"; did you mean {path_text(places[near[0]])}?" if near else meant
     return f"unknown key{meant}"
+
+
+def _places(root: type[StrictPart], at: Where = ()) -> Iterator[Where]:
+    """Yield the paths of all keys of a shape; of entries of lists, and of what has any name, the first one's."""
+    for section, inside in ((section_at(path, root), path) for path in (at, (*at, 0))):
+        for name in section.model_fields if section else ():
+            yield (*inside, name)
+            yield from _places(root, (*inside, name))
 
 
 def _missing(found: Found, where: Where, root: type[StrictPart]) -> str:
@@ -76,13 +89,8 @@ def _not_a_choice(found: Found, where: Where, root: type[StrictPart]) -> str:
 
 def _entries(found: Found, where: Where, root: type[StrictPart]) -> str:
     context = found["ctx"]
-    least = "min_length" in context
-    limit = f"{context['min_length']} or more" if least else f"at most {context['max_length']}"
+    limit = f"{context['min_length']} or more" if "min_length" in context else f"at most {context['max_length']}"
     return f"expected {limit} entries, got {context['actual_length']}"
-
-
-def _otherwise(found: Found, where: Where, root: type[StrictPart]) -> str:
-    return said(found)
 
 
 _SENTENCES: dict[str, Sentence] = {

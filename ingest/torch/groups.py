@@ -125,17 +125,14 @@ class Grouper:
         if run.weighted:
             start = run.weighted.position
             follows = all(each.producer is not None and each.producer >= start for each in operation.batched)
-            return follows and not restricted and not _is_matrix(operation)
+            matrix = products.is_weighted(operation) or products.is_product(operation)
+            return follows and not restricted and not matrix
         if products.is_weighted(operation):
             sources = run.producers | (self._sources(operation) - {len(self.runs) - 1})
             private = {each.position for each in run.operations} | {operation.position}
             leaks = any(self._readers.get(each.position, set()) - private for each in run.operations)
             return not (run.multiplies or run.restricted or leaks) and len(sources) < 2
         return not (run.multiplies and products.is_product(operation))
-
-
-def _is_matrix(operation: Operation) -> bool:
-    return products.is_weighted(operation) or products.is_product(operation)
 
 
 def group(recording: Recording) -> tuple[list[Run], Mapping[int, int]]:

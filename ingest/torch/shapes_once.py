@@ -68,11 +68,8 @@ def _makes_a_tensor(operator: Any) -> bool:  # noqa: ANN401
     """Tell whether an operator of torch's own reads operands and returns one tensor in memory of its own."""
     schema = operator._schema
     plain = all(one.alias_info is None for one in (*schema.arguments, *schema.returns))
-    return plain and len(schema.returns) == 1 and operator.namespace in ("aten", "prims") and _reads(schema)
-
-
-def _reads(schema: Any) -> bool:  # noqa: ANN401
-    return any("Tensor" in str(one.type) for one in schema.arguments)
+    reads = any("Tensor" in str(one.type) for one in schema.arguments)
+    return plain and len(schema.returns) == 1 and operator.namespace in ("aten", "prims") and reads
 
 
 def _key(value: Any) -> Any:  # noqa: ANN401

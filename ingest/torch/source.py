@@ -218,9 +218,8 @@ def _importable(folders: Sequence[Path]) -> Iterator[None]:
 
 def _forget(loaded_before: frozenset[str]) -> None:
     """Unload the user's modules that a trace loaded, so that the next trace sees them as they are by then."""
-    for name, _ in list(user_modules()):
-        if name not in loaded_before:
-            sys.modules.pop(name, None)
+    for name in {name for name, _ in user_modules()} - loaded_before:
+        sys.modules.pop(name, None)
 
 
 def _imported(module: str, spec: str, folders: Sequence[Path]) -> ModuleType:

@@ -478,8 +478,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
     limits = given = replace(limits, progress=partial(_of_all, limits.progress, instance, dealt))
     limits = limits.share(KEPT / (KEPT - 1)) if waiting else limits
     # What bounds plans of one order of the layers says nothing of others.
-    narrow = begun or has_other_orders(instance) or limits.deadline.over()
-    known = Widened({}, grid) if narrow else widened(instance, limits, grid)
+    known = Widened({}, grid) if begun or has_other_orders(instance) else widened(instance, limits, grid)
     if not begun and known.start is grid:
         known = replace(known, start=narrower_plan(instance, limits, grid))
     start, training = known.start, instance.training

@@ -80,6 +80,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 SET: tuple[tuple[str, str], ...] = (
     ("training.global_batc=128", "unknown key; did you mean 'global_batch'?"),
     ("trainin.global_batch=128", "unknown key; did you mean 'training'?"),
+    ("training.sequence_length=4096", "unknown key; did you mean model.sequence?"),
+    ("cluster.bandwidth=1 Gbit/s", "unknown key; did you mean cluster.between_servers.bandwidth?"),
+    ("training.memory=true", "unknown key; did you mean constraints.memory?"),
     ("training.global_batch=x", "expected a whole number, got 'x'"),
     ("training.global_batch=1e3", "expected a whole number, got '1e3' (text; write 1000)"),
     ("training.global_batch=", "expected a whole number, got nothing"),
