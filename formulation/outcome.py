@@ -196,6 +196,9 @@ class FalseClaimError(Exception):
     """A solver's claim contradicts the evaluator: a defect in pipecut or in the solver below it."""
 
 
+PLAIN_S = 1.0  # what is of no use may be looked for that long: each look may price a plan of hundreds of stages
+
+
 def checked(instance: Instance, outcome: Outcome, deadline: Deadline = NEVER) -> Outcome:
     """Return the outcome, about the goals of the instance, if its claim holds.
 
@@ -203,20 +206,19 @@ def checked(instance: Instance, outcome: Outcome, deadline: Deadline = NEVER) ->
     meaning: OPTIMAL needs every goal of the instance proved, and a plan of which every one is becomes so. A plan
     that breaks rules which its solver is blind to proves nothing: it is returned as UNKNOWN, with the broken rules
     in its notes. A grid of devices that no layer makes use of is left out of the plan, where that changes nothing,
-    and no block is computed again where the plan keeps its values and the same rules without, as far as the
-    deadline lets that be found out. Raises FalseClaimError saying what does not hold.
+    and no block is computed again where the plan keeps its values and the same rules without, as far as that is
+    found out before the deadline and in a moment (``PLAIN_S``). Raises FalseClaimError saying what does not hold.
     """
     outcome = outcome if outcome.goals == instance.goals else replace(outcome, goals=instance.goals)
     problems = [*_contradictions(outcome), *_further_problems(outcome)]
     unseen: list[Violation] = []
     if outcome.plan is not None:
         found = evaluate(instance, outcome.plan)
-        plain = _plain(instance, outcome.plan, found, deadline)
+        plain = _plain(instance, outcome.plan, found, deadline.within(PLAIN_S))
         outcome = outcome if plain == outcome.plan else replace(outcome, plan=plain)
         problems += _wrong_values(outcome, found)
         unseen = [one for one in found.violations if one.rule in outcome.blind_to]
-        seen = (one for one in found.violations if one.rule not in outcome.blind_to)
-        problems += [message for _, message in told(seen)]
+        problems += [said for _, said in told(one for one in found.violations if one.rule not in outcome.blind_to)]
     if problems:
         raise FalseClaimError(f"{outcome.solver}: " + "; ".join(problems))
     if unseen:

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from pipecut.formulation.costs.amounts import plural
 from pipecut.formulation.costs.bounds import lower_bound
-from pipecut.formulation.limits import NEVER, Deadline, StoppedError, TooLargeError, in_time
+from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError, in_time
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.constraints import Recompute
 from pipecut.formulation.problem.cuts import CutSpace
@@ -51,7 +51,7 @@ from pipecut.solvers.choices.any_order import (
 from pipecut.solvers.choices.neighbours import Widened, narrower_plan, widened
 from pipecut.solvers.crosscheck import NOT_CHECKED, checked_by_others, cross_check
 from pipecut.solvers.goals import there_is
-from pipecut.solvers.reduce.grids import PART, PLAIN_S, DealtGrids, GridFound, best_grid, times_in_a_step
+from pipecut.solvers.reduce.grids import PART, DealtGrids, GridFound, best_grid, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
 from pipecut.solvers.search.first_plan import simple_plan
 
@@ -566,7 +566,7 @@ def _among_grids(found: Decision, dealt: DealtGrids) -> Decision:
     others = (*[Ruled(found.instance, outcome, grid.step)] * (least >= grid.step), *found.others)
     note = f"a plain grid; with one stage a group no plan takes less than {outcome.amount(least)}"
     claim = Outcome(outcome.solver, Proof.FEASIBLE, grid.plan, grid.step, bound, outcome.seconds, (note,))
-    return Decision(grid.instance, checked(grid.instance, claim, NEVER.within(PLAIN_S)), others, found.seconds)
+    return replace(found, instance=grid.instance, outcome=checked(grid.instance, claim), others=others)
 
 
 def _ordered(ask: DecideAsk, instance: Instance, limits: Limits) -> tuple[Instance, Outcome]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pipecut.formulation.costs.amounts import gap, goal_text, plural
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.limits import NEVER, StoppedError, TooLargeError
+from pipecut.formulation.limits import StoppedError, TooLargeError
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.constraints import Goal, Sharded
 from pipecut.formulation.problem.instance import Instance
@@ -28,7 +28,6 @@ from pipecut.solvers.search.pieces import ShortModel
 
 PART, MOST_S, TRIED = 4, 15.0, 12
 """They may take one part in so many of the time, and so long at most; so many are priced at most."""
-PLAIN_S = 0.3  # so long it is looked whether one holds what is of no use: a look may price a hundred stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class GridFound:
             return about, outcome
         bound = None if outcome.bound is None else min(self.objective, outcome.bound * often // own)
         kept = replace(outcome, proof=Proof.FEASIBLE, plan=self.plan, objective=self.objective, bound=bound)
-        return self.instance, checked(self.instance, kept, NEVER.within(PLAIN_S))
+        return self.instance, checked(self.instance, kept)
 
     def fields(self) -> dict[str, Any]:
         """Return it as plain data."""
