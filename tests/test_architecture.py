@@ -328,6 +328,7 @@ def test_no_folder_is_crowded() -> None:
     assert crowded([*map(relative, modules()), *beside]) == {}
 
 
+@pytest.mark.slow
 def test_the_core_does_not_know_the_literature() -> None:
     """Neither its package by name, in the core or its tests, nor its room; it is found by its entry points."""
     assert [room for room in OURS if "literature" in MAY_IMPORT[room]] == []

@@ -223,6 +223,7 @@ def test_those_who_prove_are_asked_last_and_only_until_one_does() -> None:
     assert provers.split(("slow", "planner", "quick")) == (["planner"], ["quick", "slow"])
 
 
+@pytest.mark.slow
 def test_the_document_is_the_json(folder: Path, pipecut: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gap_cases, "SHIPPED", folder)
     ran = pipecut("compare", "--all", "--json", "--out", "gaps.md", "--solvers", SOLVERS)

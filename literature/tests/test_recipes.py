@@ -43,6 +43,7 @@ def written(recipe: Recipe) -> RecipePlans:
     return RecipePlans.of(recipe, PUBLISHED.alike(recipe))
 
 
+@pytest.mark.slow
 @pytest.mark.few("70B")
 @EACH
 def test_a_published_run_is_a_plan_that_breaks_no_rule_but_memory(recipe: Recipe) -> None:
@@ -108,6 +109,7 @@ def test_flops_of_a_step_are_those_of_the_products() -> None:
     assert LLAMA_70B.step_flops(1) == 3 * 2 * macs
 
 
+@pytest.mark.slow
 def test_the_document_says_who_wins_and_why() -> None:
     recipe = PUBLISHED.recipes[0]
     found = written(recipe)

@@ -57,6 +57,7 @@ def test_formula_and_timeline_stand_side_by_side(pipecut: Command, scenario: Pat
         assert words in text, words
 
 
+@pytest.mark.slow
 def test_the_time_limit_is_one_for_the_whole_command(
     pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

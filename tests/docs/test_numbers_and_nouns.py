@@ -66,6 +66,7 @@ def test_no_plural_stands_behind_a_number_that_may_be_one(room: str) -> None:
     assert found == []
 
 
+@pytest.mark.slow
 def test_what_is_never_one_is_still_said() -> None:
     assert {(file, value) for room in ROOMS for file, value, _ in spoken(room)} >= NEVER_ONE
 

@@ -295,6 +295,7 @@ def test_every_export_is_read_back_and_priced(data: st.DataObject) -> None:
         check(instance, plan, target, found)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(12))
 @given(data=st.data())
 def test_what_is_planned_for_a_program_is_what_it_runs(data: st.DataObject) -> None:

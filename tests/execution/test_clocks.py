@@ -141,6 +141,7 @@ def test_processes_at_once_count_by_their_mean_and_the_least_steady() -> None:
     assert profile._together([one]) == one
 
 
+@pytest.mark.slow
 def test_only_a_gpu_has_a_clock_that_should_not_move(stream: Stream) -> None:
     model, inputs = models.resnet()
     program = ModelProgram.of(model, inputs)

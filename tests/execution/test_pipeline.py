@@ -105,6 +105,7 @@ def test_every_schedule(make: Callable[[], models.Made], order: PipelineSchedule
     run(make, order, [1] * order.stages, micro_batch=2)
 
 
+@pytest.mark.slow
 def test_an_order_of_ones_own() -> None:
     rows = [["0F0", "0F1", "0B1", "0B0"], ["1F0", "1F1", "1I1", "1I0", "1W0", "1W1"]]
     order = PipelineSchedule.of_actions("mine", [[Action.parse(token) for token in row] for row in rows])

@@ -83,6 +83,7 @@ def test_tables_that_promise_too_much_are_refuted(monkeypatch: pytest.MonkeyPatc
         attacked([claim(instance, found.objective, found.plan, "reduced_dp")], Limits())
 
 
+@pytest.mark.slow
 def test_plans_that_break_a_rule_accuse_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """A neighbour in another mode keeps forms that its layers do not have there: nothing was promised of it."""
     instance, broken = some_blocks(allowed=(1, 2)), list[Plan]()

@@ -360,6 +360,7 @@ def test_routes_say_which_common_ground_they_read() -> None:
     assert checks["brute_force"].ground == ()
 
 
+@pytest.mark.slow
 @pytest.mark.few("line_dp", "state_dp", "cpsat_types")
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_reads_what_the_table_says(name: str) -> None:

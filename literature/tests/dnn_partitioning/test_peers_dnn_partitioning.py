@@ -32,6 +32,7 @@ PUBLISHED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row[0])
 def test_the_programs_own_results(row):
     name, ideals, pairs, best, line, blocks, one = row

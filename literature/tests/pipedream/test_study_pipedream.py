@@ -42,6 +42,7 @@ def test_every_run_of_the_program_comes_out_to_the_digit(study):
     assert all(row[3:5] == row[5:7] for row in free.rows)
 
 
+@pytest.mark.slow
 def test_what_the_program_loses_in_its_own_model(study):
     exact = {row[:3]: row for row in study.tables[2].rows}
     assert len(exact) == study.figures["exact_rows"] == 36
@@ -57,6 +58,7 @@ def test_what_the_program_loses_in_its_own_model(study):
     assert study.figures["exact_rows_better"] == len(losses)
 
 
+@pytest.mark.slow
 def test_the_papers_rows_are_not_bent_to_fit(study):
     rows = study.tables[3].rows
     assert [(row[1], row[6]) for row in rows] == [

@@ -140,6 +140,7 @@ def test_public_runs_come_out_better_than_published() -> None:
     assert float(str(bare)) < 5
 
 
+@pytest.mark.slow
 def test_its_document_is_what_it_writes() -> None:
     if not PUBLIC.is_dir():
         pytest.skip("no sailor in the data folder")

@@ -87,6 +87,7 @@ def test_a_plan_that_the_run_itself_has_beaten_is_not_what_is_explained(
     assert any("this plan turned up" in note for note in found["reasons"]["notes"])
 
 
+@pytest.mark.slow
 def test_what_was_chosen_with_the_plan_is_said_of_all_that_is_spoken_of(pipecut: Command, scenario: Path) -> None:
     told = pipecut("explain", scenario, "--set", "training.micro_batches=choose", "--json").json["reasons"][
         "notes"

@@ -174,6 +174,7 @@ def test_a_scenario_that_is_wrong_is_told_with_its_line(pipecut: Command, monkey
     assert ran.code == 2 and "net.yaml:1: name: " in ran.err
 
 
+@pytest.mark.slow
 def test_listing_imports_neither_torch_nor_a_solver() -> None:
     assert heavy_after(RUN, "scenarios", "--json") == {"networkx", "pydantic", "yaml"}
     assert heavy_after(RUN, "plan", "vgg19") == set()

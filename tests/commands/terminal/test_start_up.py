@@ -62,6 +62,7 @@ def test_a_mistake_in_a_scenario(scenario: Path) -> None:
     assert heavy_after(RUN, "plan", str(scenario)) == {"pydantic", "yaml"}
 
 
+@pytest.mark.slow
 def test_planning_from_a_traced_graph_needs_no_torch(scenario: Path) -> None:
     found = heavy_after(RUN, "plan", str(scenario), "--json")
     assert "ortools" in found and "torch" not in found

@@ -183,6 +183,7 @@ def test_the_progress_line_moves_the_cursor_and_its_title_does_not(monkeypatch: 
     assert "owned" in written and "\x1b]0" not in written and "\x1b[2J" not in written
 
 
+@pytest.mark.slow
 def test_a_real_terminal(scenario: Path) -> None:
     """Through a pseudo-terminal, in a process of its own."""
     from tests.commands.terminal.test_interrupt import started

@@ -23,6 +23,7 @@ from tests.commands.fakes import ROOT
 MEMORY = ("--set", "constraints.memory=true")
 
 
+@pytest.mark.slow
 def test_every_change_has_a_proved_plan(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("sensitivity", scenario, "--json", "--only", "servers,links,memory,micro_batches", *MEMORY)
     assert ran.code == 0
@@ -37,6 +38,7 @@ def test_every_change_has_a_proved_plan(pipecut: Command, scenario: Path) -> Non
         assert row["of_a_step"] == row["objective"] * row["micro_batches"]
 
 
+@pytest.mark.slow
 def test_the_plan_of_a_change_is_that_of_the_scenario_with_the_change(pipecut: Command, scenario: Path) -> None:
     rows = pipecut("sensitivity", scenario, "--json", "--only", "links").json["changes"]
     slower = next(row for row in rows if row["what"] == "links between servers / 2")
@@ -85,6 +87,7 @@ def test_a_scenario_without_a_plan_may_have_one_with_a_change(pipecut: Command, 
     assert ran.code == 1 and "no plan" in ran.out and "memory without limit" in ran.out
 
 
+@pytest.mark.slow
 def test_no_time_leaves_what_was_not_asked_with_its_reason(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("sensitivity", scenario, "--set", "solver.name=slow", "--time-limit", "1 s", "--only", "links")
     assert ran.code == 3 and ran.out.count("no time was left") == 1
@@ -92,6 +95,7 @@ def test_no_time_leaves_what_was_not_asked_with_its_reason(pipecut: Command, sce
     assert "no better so far" in ran.out
 
 
+@pytest.mark.slow
 def test_no_time_for_the_scenario_itself_is_no_mistake_of_the_input(
     pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

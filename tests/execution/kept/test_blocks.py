@@ -59,6 +59,7 @@ def problem_of(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Inst
     )
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("groups", [[(1, 1)], [(2, 2), (1, 1)], [(2, 1)]], ids=str)
 def test_gradients_are_those_of_the_unsplit_model(groups: list[tuple[int, int]]) -> None:

@@ -148,6 +148,7 @@ def early(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.c(x)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("run", [late, early])
 def test_a_buffer_is_written_in_one_stage_or_refused(run: Any) -> None:

@@ -133,6 +133,7 @@ def grouped(run: Started, *, lr: float) -> Started:
     return [(one, groups(one)) for one, _ in run]
 
 
+@pytest.mark.slow
 def test_settings_of_every_group_come_back(tmp_path: Path) -> None:
     """As they were, changed by a scheduler; into the groups of another plan, which hold other parameters."""
     model, inputs, first, other = both_plans(models.cnn)

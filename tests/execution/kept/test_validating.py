@@ -128,6 +128,7 @@ def compared(job: ThreadJob) -> list[str]:
     return [*told, *found[0].faults]
 
 
+@pytest.mark.slow
 @pytest.mark.few("square-recompu", "own-divided")
 @pytest.mark.parametrize("kind", ["", "amp", "recomputed", "divided"])
 @pytest.mark.parametrize("own_loss", [None, mean_of_squares], ids=["square", "own"])
@@ -351,6 +352,7 @@ def test_a_defect_is_found_and_named(defect: str, own_loss: Any, monkeypatch: Pa
     assert any(words in one for one in found), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [contrasted, squared, summed])
 def test_a_loss_over_all_samples_is_no_mean_of_those_of_micro_batches(loss: Any) -> None:
     found = compared(job_of(own_loss=loss))

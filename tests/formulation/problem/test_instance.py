@@ -35,6 +35,7 @@ def small(constraints: Constraints | None = None) -> Instance:
     return build_instance(layers, mesh(1, 2), Training(global_batch=1), PLAIN, constraints)
 
 
+@pytest.mark.slow
 def test_a_limit_on_stages_holds() -> None:
     instance = load_scenario(VGG16).load()
     limits = replace(instance.constraints, stages_at_most=1)

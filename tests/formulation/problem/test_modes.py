@@ -176,6 +176,7 @@ def test_every_solver_hands_modes_on_whole(name: str, monkeypatch: pytest.Monkey
     assert plan_to_dict(instance, plan, evaluate(instance, plan))["stages"][0]["coats"] == 3
 
 
+@pytest.mark.slow
 def test_nobody_copies_a_mode_field_by_field() -> None:
     """No call that makes a group, a kind or a mode takes a field of another one."""
     folders = ("face", "formulation", "ingest", "solvers", "report", "scenarios")

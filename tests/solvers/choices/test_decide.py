@@ -200,6 +200,7 @@ def holds(instance: Instance, ask: Ask) -> None:
         assert limit is None or best is None or limit * times <= best[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(15), deadline=None, suppress_health_check=SLOW)
 @given(four_blocks())
 def test_the_best_of_four_blocks_is_the_best_in_all_orders(instance: Instance) -> None:

@@ -47,6 +47,7 @@ branching = instances(
 )
 
 
+@pytest.mark.slow
 @SLOW
 @given(branching, st.sampled_from(Placement), st.sampled_from(Recompute))
 def test_no_order_has_anything_below_the_bound(
@@ -124,6 +125,7 @@ def test_the_boundary_of_a_downset_has_all_that_is_read_behind_it() -> None:
     assert found.proved and found.outcome.objective == least
 
 
+@pytest.mark.slow
 def test_of_what_crosses_each_of_both_stages_pays_the_way_on_which_it_receives() -> None:
     """Computing hides it, so a stage takes no longer than one of the two ways."""
     instance = one_device_a_stage(towers([5, 5], [5, 5], [5, 5]), 2, 10**8)

@@ -111,6 +111,7 @@ def _bound(instance: Instance, upper: int) -> int:
     return search.bound
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(400), deadline=None, suppress_health_check=QUIET)
 @given(opened(), st.booleans())
 def test_no_plan_is_below_the_bound_of_the_wider_question(instance: Instance, known: bool) -> None:
@@ -122,6 +123,7 @@ def test_no_plan_is_below_the_bound_of_the_wider_question(instance: Instance, kn
     assert _bound(instance, truth.objective + 1 if known else most) <= truth.objective
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(repeated(), st.sampled_from([(Schedule.ONE_F_ONE_B, Schedule.GPIPE), (Schedule.GPIPE,)]), st.booleans())
 def test_of_choices_each_has_a_bound_and_the_claim_is_the_weakest(

@@ -80,6 +80,7 @@ def _agrees(instance: Instance) -> None:
         assert (found.proof, found.objective) == (truth.proof, truth.objective)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 6), GOALS)
 def test_it_proves_what_pricing_every_plan_does(instance: Instance, micro_batches: int, goal: Goal) -> None:
@@ -118,6 +119,7 @@ def _executed(instance: Instance) -> None:
             assert found.proof is truth.proof
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(200), deadline=None, suppress_health_check=QUIET)
 @given(repeated(cluster_graphs(max_devices=4)), st.integers(1, 6))
 def test_the_critical_path_of_one_plan_bounds_every_plan_with_as_many_stages(
@@ -168,6 +170,7 @@ def test_demands_that_programmes_over_suffixes_do_not_see_are_kept(instance: Ins
     _agrees(instance)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
 @given(repeated(cluster_graphs(max_devices=4)), st.integers(2, 3), GOALS)
 def test_the_best_plan_of_a_number_of_stages_is_found(instance: Instance, stages: int, goal: Goal) -> None:

@@ -117,6 +117,7 @@ def test_what_is_no_path_is_refused(made: tuple[Instance, Certificate]):
         verify(instance, replace(found, paths=(heavy,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -194,6 +194,7 @@ def test_classes_too_small_one_by_one_and_together() -> None:
     assert both == 250, "one layer on each"
 
 
+@pytest.mark.slow
 def test_the_line_is_a_limit_as_well() -> None:
     clash = only_clash(constrained(1, 1, stages_at_least=2, pins=(Pin("a", servers=("s1",)),)))
     assert paths(clash) == {"constraints.placement", "constraints.pin[0]"}

@@ -350,6 +350,7 @@ def test_atoms_of_the_short_model_cost_what_those_cost_that_they_stand_for(insta
             assert np.array_equal(whole.each[:, one], short.each[:, two])
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(
     st.one_of(repeated(), demanding()),

@@ -65,6 +65,7 @@ def test_on_one_server_it_believes_what_is_so(instance):
     assert (outcome.proof, outcome.bound) == (Proof.FEASIBLE, None)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(80))
 @given(instances(layer_graphs(6), flat_clusters(4)).filter(divisible))
 def test_on_one_server_it_is_best_among_plans_that_use_all_devices(instance):

@@ -295,6 +295,7 @@ def test_a_grid_is_told_and_said_as_people_write_it() -> None:
     assert best_grid(replace(blocks(16, 10**12), goals=(Goal.STEP_TIME,)), Limits()) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [8, 256])
 @pytest.mark.parametrize("choices", [(), (2, 3)])
 def test_a_grid_stands_where_no_method_takes_the_question(number: int, choices: tuple[int, ...]) -> None:
@@ -419,6 +420,7 @@ def test_grids_below_a_value_are_those_that_would_be_found_without_it(
         assert (found.grid is None) is (below <= value)
 
 
+@pytest.mark.slow
 def test_where_there_is_no_time_for_interleaved_grids_the_best_other_one_is_begun_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -74,6 +74,7 @@ def test_it_finds_what_pricing_every_plan_finds(instance: Instance) -> None:
     assert found.plan is None or evaluate(instance, found.plan).objective == found.objective
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(in_halves(tied_steps()))
 def test_it_does_so_with_weights_that_layers_share(instance: Instance) -> None:

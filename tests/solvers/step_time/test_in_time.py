@@ -63,6 +63,7 @@ def by_suffixes(limits: Limits, cells: int) -> tuple[Proof, int, int]:
     return found.proof, found.objective, found.bound
 
 
+@pytest.mark.slow
 def test_answers_in_parts_are_those_in_one_piece_and_every_part_looks_at_the_time():
     wish, other = Wish(10**9), Wish(10**9)
     whole = by_suffixes(Limits(stopped=wish), responses.MOST_CELLS)

@@ -128,6 +128,7 @@ def test_it_finds_what_pricing_every_plan_finds(instance: Instance) -> None:
     agrees(instance)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_period())
 def test_it_sees_weights_that_several_layers_share(instance: Instance) -> None:
