@@ -53,6 +53,17 @@ def test_the_best_plan_is_that_of_all_plans(instance: Instance):
         assert (found.proof, found.objective) == (Proof.OPTIMAL, expected.values[0])
 
 
+@pytest.mark.parametrize("placement", Placement)
+@pytest.mark.parametrize("sizes", [(4,), (1, 4)])
+def test_a_size_of_more_devices_than_there_are_is_no_size(sizes: tuple[int, ...], placement: Placement):
+    layers = chain([matrix(f"l{at}", 10, 4) for at in range(4)], [2] * 3)
+    constraints = Constraints(tensor_parallel_degrees=(1,), placement=placement, devices_per_stage=sizes)
+    instance = instance_of(layers, mesh(1, 2), PLAIN, Training(global_batch=4, micro_batches=2, chunks=2))
+    instance = replace(instance, constraints=constraints, goals=(Goal.STEP_TIME,))
+    found = checked(instance, solve(instance, ONE))
+    assert found.proof is (Proof.OPTIMAL if 1 in sizes else Proof.INFEASIBLE)
+
+
 @settings(max_examples=so_many(10), deadline=None, suppress_health_check=FEW)
 @given(dealt_out(most_plans=200))
 def test_the_enumeration_sees_chunks(instance: Instance):
