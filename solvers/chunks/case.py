@@ -56,6 +56,7 @@ def layouts(instance: Instance, deadline: Deadline) -> Iterator[GroupLayout]:
         if not (demands.stages_at_least or 1) <= ranks * chunks <= (demands.stages_at_most or ranks * chunks):
             continue
         for size in range(1, instance.devices // ranks + 1):
+            # Where no size that is asked for can be had, all have modes; here such an instance has no layout.
             for mode in modes(instance, size) if size in (demands.devices_per_stage or (size,)) else ():
                 if free:
                     fitting = [one for one in groups if (one.devices, one.mode) == (size, mode)]

@@ -145,11 +145,15 @@ CASES = {
 """Plans for four processes."""
 
 
-def case_model(case: Case) -> tuple[nn.Module, Any, Plan]:
+def doubled(make: Callable[[], models.Made]) -> models.Made:
+    """Return a model, the same one each time, and its inputs in float64."""
     torch.manual_seed(3)
-    model, inputs = case.make()
-    model = model.double()
-    inputs = pytree.tree_map(lambda one: one.double() if one.is_floating_point() else one, inputs)
+    model, inputs = make()
+    return model.double(), pytree.tree_map(lambda one: one.double() if one.is_floating_point() else one, inputs)
+
+
+def case_model(case: Case) -> tuple[nn.Module, Any, Plan]:
+    model, inputs = doubled(case.make)
     program = ModelProgram.of(model, inputs)
     if case.divided:
         return model, inputs, divided_plan(program, case.divided, seed=1, in_rows=True)

@@ -159,6 +159,9 @@ LOSSES: list[int] = []
 def ending(outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
     """Return a loss of tiny.py, until process 1 ends in the way that HOW says, in its fourth step."""
     LOSSES.append(len(LOSSES))
-    if len(LOSSES) == 16 and os.environ["RANK"] == "1" and os.environ["HOW"] == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if len(LOSSES) == 16 and os.environ["RANK"] == "1":
+        if os.environ["HOW"] == "raise":
+            raise ValueError("no more")
+        if os.environ["HOW"] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
     return outputs.square().mean()

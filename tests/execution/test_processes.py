@@ -118,10 +118,11 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("how", "reason"),
     [
         ("kill", r"process 0: (stage 0: .* from process 1: lost|ended by torchrun)"),
+        ("raise", r"process 1: ValueError: no more \(.*processes\.py:\d+\)"),
         ("torchrun", r"process \d: torchrun is gone, at: .+|process \d: .+: lost \("),
         ("interrupt", r"process \d: interrupted, at: .+|aborted"),
     ],
-    ids=["kill", "torchrun", "interrupt"],
+    ids=["kill", "raise", "torchrun", "interrupt"],
 )
 def test_under_torchrun_each_process_says_why_it_ends(how: str, reason: str, planned: Path) -> None:
     began = "step 2 of 1000000"

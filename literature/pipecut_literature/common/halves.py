@@ -56,8 +56,8 @@ def summed_bytes(instance: Instance, layer: int, form: int, share: LayerShare) -
     weights, batches = instance.gradient_bytes[layer] * share.weights, instance.training.micro_batches
     if instance.layers[layer].split is not Split.MATRIX:
         return weights if form == 0 else Fraction(0)
-    made, taken = instance.output_bytes[layer] * share.made, instance.input_bytes[layer] * share.taken
-    return (weights, made * batches, taken * batches)[form]
+    made = instance.output_bytes[layer] * share.made * batches
+    return (weights, made, instance.input_bytes[layer] * share.taken * batches)[form]
 
 
 def moved_bytes(
@@ -67,8 +67,8 @@ def moved_bytes(
 
     ``share`` is that of the consumer, ``part`` the part of one of the halves.
     """
-    wanted = SHARDINGS[instance.layers[edge.consumer].split][form].takes
-    have = SHARDINGS[Split.MATRIX][source].made
+    split = instance.layers[edge.consumer].split
+    have, wanted = SHARDINGS[Split.MATRIX][source].made, SHARDINGS[split][form].takes
     moved = _fetched(have, wanted, part) + _fetched(wanted, have, part)
     return edge.size_bytes * instance.training.micro_batches * share.taken * moved
 

@@ -19,7 +19,7 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from pipecut.formulation.schedules.table import PipelineSchedule
 from tests.execution import models
-from tests.execution.cases import Groups, batch_of, divided_plan, mean_square, part_of, unsplit
+from tests.execution.cases import Groups, batch_of, divided_plan, doubled, mean_square, part_of, unsplit
 from tests.execution.threads import Network, ThreadChannel, in_threads
 
 
@@ -58,14 +58,8 @@ class Divided:
 @functools.lru_cache(maxsize=8)
 def program_of(make: Callable[[], models.Made]) -> ModelProgram:
     """Return the program of a model in float64, traced once for all the plans that are made of its layers."""
-    model, inputs = _doubled(make)
+    model, inputs = doubled(make)
     return ModelProgram.of(model, inputs)
-
-
-def _doubled(make: Callable[[], models.Made]) -> models.Made:
-    torch.manual_seed(3)
-    model, inputs = make()
-    return model.double(), pytree.tree_map(lambda one: one.double() if one.is_floating_point() else one, inputs)
 
 
 def run_divided(
@@ -83,7 +77,7 @@ def run_divided(
     """Run a step of a plan in float64, and of the unsplit model."""
     plan = divided_plan(program_of(make), groups, seed, form, recompute=recompute, in_rows=in_rows)
     order = schedule or one_f_one_b(len(groups), 2)
-    model, inputs = _doubled(make)
+    model, inputs = doubled(make)
     many = order.micro_batches * micro_batch
     batch, targets = batch_of(inputs, many), torch.randn(many, dtype=torch.double)
     fresh = pytree.tree_map(lambda one: one.clone(), batch)
