@@ -87,12 +87,14 @@ class PipelinePasses:
 
 KNOWN = 32
 """Orders that are remembered: a search prices many plans of one."""
+IN_ROUNDS = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE, Schedule.ZERO_BUBBLE_H1)
+"""Schedules of which :func:`step_ns` knows the step by what comes again; others are gone through pass by pass."""
 Pass = tuple[int, int, int]
 """Stage, the number of the kind (members of enumerations are slow keys), and micro-batch."""
 
 
 def chunks_step_ns(training: Training, passes: PipelinePasses, *, overlapped: bool) -> int:
-    """Return the time of one optimiser step whose groups share the stages of ``passes`` evenly.
+    """Return the time of one optimiser step, pass by pass, whose groups share the stages of ``passes`` evenly.
 
     ``overlapped``: the gradients of a stage are summed from its last backward pass on, one stage of a rank after
     another; else of all stages of a rank when it has done all passes. Raises ScheduleError for micro-batches that
@@ -248,9 +250,10 @@ def step_of_training_ns(
     ``warm_ups`` as in :func:`step_ns`, which matter where each holds one; without them the training's own. Raises
     as that does.
     """
-    if training.chunks == 1:
+    schedule = training.schedule
+    if training.chunks == 1 and (schedule in IN_ROUNDS or not schedule.flushes):
         own = (warm_ups or training.warm_ups(passes.stages)) if training.warms_up else ()
-        return step_ns(training.schedule, passes, training.micro_batches, own)
+        return step_ns(schedule, passes, training.micro_batches, own)
     return chunks_step_ns(training, passes, overlapped=overlapped)
 
 

@@ -19,16 +19,6 @@ from pipecut.formulation.problem.modes import SHARDED_IN_WORDS, SPLITS
 from pipecut.formulation.problem.options import Samples
 from pipecut.formulation.problem.training import Schedule
 
-SCHEDULES = {
-    Schedule.NAIVE: "one micro-batch at a time",
-    Schedule.GPIPE: "GPipe",
-    Schedule.ZERO_BUBBLE_H1: "ZB-H1",
-    Schedule.ZERO_BUBBLE_V: "ZB-V",
-    Schedule.ONE_F_ONE_B: "1F1B",
-    Schedule.ASYNC_ONE_F_ONE_B: "1F1B without a flush",
-    Schedule.DOUBLE_BUFFERED: "1F1B without a flush, two weight versions",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -153,7 +143,7 @@ def _order(scope: Scope) -> list[str]:
 
 def _in_words(schedule: Schedule, chunks: int, warm_up: str | tuple[int, ...]) -> str:
     """Name the order in which the passes of so many stages a group run, and how 1F1B warms up."""
-    order = SCHEDULES[schedule]
+    order = schedule.words
     if chunks > 1 and not schedule.in_a_v:
         return f"interleaved {order} of {chunks} stages a group"
     if schedule is not Schedule.ONE_F_ONE_B or warm_up == "classic":

@@ -26,6 +26,7 @@ from fractions import Fraction
 from typing import Any
 
 from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.executed import IN_ROUNDS
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
@@ -200,10 +201,8 @@ def _given_makespan(simulation: Simulation, row: Row) -> list[Measure]:
     durations, total = simulation.made.durations, simulation.micro_batches
     busiest = total * max(sum(_passes(simulation, stage) for stage in stages) for stages in simulation.ranks)
     rows = [row(Relation.LEAST, busiest, "lower bound: all passes of the busiest rank")]
-    forward, whole = (
-        max(durations.forward_ns),
-        max(_passes(simulation, stage) for stage in range(_stages(simulation))),
-    )
+    forward = max(durations.forward_ns)
+    whole = max(_passes(simulation, stage) for stage in range(_stages(simulation)))
     if simulation.schedule == ZERO_BUBBLE:
         found = busiest + _zero_bubble_idle_ns(simulation)
         rows.append(
@@ -299,8 +298,9 @@ def _classic(simulation: Simulation) -> bool:
 
 
 def _in_whole_passes(simulation: Simulation) -> bool:
-    """Tell whether formulas know the run: groups of one stage each, whose backward passes are not in halves."""
-    return simulation.by_stage and not simulation.instance.training.schedule.in_halves
+    """Tell whether formulas know the run: groups of one stage each, an order they know, no halves of passes."""
+    schedule = simulation.instance.training.schedule
+    return simulation.by_stage and not schedule.in_halves and (schedule in IN_ROUNDS or not schedule.flushes)
 
 
 EMBEDDING, TOKEN_BYTES = "Embedding", 8

@@ -76,7 +76,7 @@ BUDGETS = {
     "exchange": 611,
     "execution": 4482,
     "face": 227,
-    "formulation": 10105,
+    "formulation": 10104,
     "ingest": 7693,
     "literature": 9099,
     "report": 1905,

@@ -6,7 +6,7 @@ import enum
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from pipecut.formulation.problem.precision import Precision
 
@@ -17,21 +17,32 @@ MICRO_BATCHES_A_STAGE = 4
 
 
 class Schedule(enum.StrEnum):
-    """The order of forward and backward passes; it fixes how many micro-batches are in flight."""
+    """The order of forward and backward passes, by its name and its ``words``: it fixes how many are in flight.
 
-    NAIVE = "naive"
+    The order itself is in the module of that name (``formulation.schedules.catalogue``).
+    """
+
+    words: str
+
+    def __new__(cls, name: str, words: str) -> Self:
+        """Return the member of a name, with what sentences call it."""
+        made = str.__new__(cls, name)
+        made._value_, made.words = name, words
+        return made
+
+    NAIVE = "naive", "one micro-batch at a time"
     """One micro-batch at a time through all stages: no pipelining."""
-    GPIPE = "gpipe"
+    GPIPE = "gpipe", "GPipe"
     """F-then-B: all forward passes of a step, then all backward passes."""
-    ZERO_BUBBLE_H1 = "zero_bubble_h1"
+    ZERO_BUBBLE_H1 = "zero_bubble_h1", "ZB-H1"
     """1F1B with a flush and backward passes in two halves, that of the weights put off (ZB-H1)."""
-    ZERO_BUBBLE_V = "zero_bubble_v"
+    ZERO_BUBBLE_V = "zero_bubble_v", "ZB-V"
     """Two stages a group, laid as a V so that the last is on the first group, and passes as under ZB-H1 (ZB-V)."""
-    ONE_F_ONE_B = "one_f_one_b"
+    ONE_F_ONE_B = "one_f_one_b", "1F1B"
     """1F1B with a flush after every step (PipeDream-Flush, Megatron-LM)."""
-    ASYNC_ONE_F_ONE_B = "async_one_f_one_b"
+    ASYNC_ONE_F_ONE_B = "async_one_f_one_b", "1F1B without a flush"
     """1F1B without a flush, one stashed weight version for each micro-batch in flight (PipeDream)."""
-    DOUBLE_BUFFERED = "double_buffered"
+    DOUBLE_BUFFERED = "double_buffered", "1F1B without a flush, two weight versions"
     """1F1B without a flush and with two weight versions at every stage (PipeDream-2BW)."""
 
     @property

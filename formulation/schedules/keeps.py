@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.schedules.catalogue import in_chunks
+
+KNOWN = 256
+"""Orders of which it is remembered what they keep: of every number of stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ def in_flight(training: Training, stage: int, stages: int) -> int:
     GPipe: all of a step. 1F1B with a flush: the forward passes before the first backward one, min(S - s, M) if
     nothing else is said. ZB-H1, until the gradient of the weights: min(S, M) at every stage
     (``formulation.schedules.zero_bubble_h1``). Without a flush there is no M to bound it: S - s (PipeDream, weight
-    stashing; one replica per stage).
+    stashing; one replica per stage). Of others what their order says, which is to follow from the stages behind.
     """
     if training.schedule is Schedule.NAIVE:
         return 1
@@ -58,4 +65,14 @@ def in_flight(training: Training, stage: int, stages: int) -> int:
         return min(stages, training.micro_batches)
     if training.schedule is Schedule.ONE_F_ONE_B:
         return training.warm_up_in(stages - stage - 1)
-    return stages - stage
+    if not training.schedule.flushes:
+        return stages - stage
+    return _kept_in_order(training.schedule, stages, training.micro_batches)[stage]
+
+
+@lru_cache(maxsize=KNOWN)
+def _kept_in_order(schedule: Schedule, stages: int, micro_batches: int) -> tuple[int, ...]:
+    """Return the same by stage of any order of passes: those forward that are not done with, at worst."""
+    order = in_chunks(schedule, stages, 1, micro_batches)
+    more = np.array([1, -1, 0, -1])[order.kind]  # of F, B, I and W (``formulation.schedules.table.Kind``)
+    return tuple(int(more[order.row(rank)].cumsum().max()) for rank in range(stages))

@@ -180,7 +180,7 @@ class TimelineMeasures:
         middle = (total - length) // 2 + np.array([0, length])
         forward = positions(schedule, Kind.FORWARD)[-1]
         gradient = positions(schedule, Kind.BACKWARD, Kind.INPUT_GRADIENT)
-        spacing = int(np.diff(times.stop_ns[gradient[0, middle]])[0])
+        spacing = abs(int(np.diff(times.stop_ns[gradient[0, middle]])[0]))  # the last may be the first to go back
         replicas = len(schedule.stage_ranks[-1])
         own = slice(int(middle[0]) % replicas, None, replicas)
         if gradient[-1, own].min() > forward[own].max():

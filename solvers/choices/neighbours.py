@@ -33,6 +33,7 @@ from fractions import Fraction
 from functools import partial
 
 from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.executed import IN_ROUNDS
 from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
@@ -158,7 +159,8 @@ def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
     """Return the wider question of an instance with nothing open, and how time is counted; None for none."""
     training, cost, goal = instance.training, instance.cost, instance.goals[0]
     free = instance.constraints.placement is Placement.FREE
-    if training.schedule.in_a_v or cost.stage_time is StageTime.OVERLAP or isinstance(training.warm_up, tuple):
+    unknown = training.schedule.flushes and training.schedule not in IN_ROUNDS
+    if unknown or cost.stage_time is StageTime.OVERLAP or isinstance(training.warm_up, tuple):
         return None
     if goal not in TIMES or (free and not head_is_best(instance)):
         return None

@@ -6,6 +6,7 @@ Apart from the solver, so that asking imports no OR-Tools.
 from __future__ import annotations
 
 from pipecut.formulation.costs.tables import possible_kinds
+from pipecut.formulation.executed import IN_ROUNDS
 from pipecut.formulation.limits import TooLargeError
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
@@ -22,10 +23,9 @@ MOST_PAIRS = 1024
 @sized
 def accepts(instance: Instance) -> Support:
     """Say what the model makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
-    executed = instance.goals[0].executed
-    if executed and instance.training.schedule.in_halves:
-        schedule = instance.training.schedule
-        return Support(reason=f"the declarative model knows whole backward passes, the schedule is {schedule}")
+    executed, schedule = instance.goals[0].executed, instance.training.schedule
+    if executed and schedule.flushes and (schedule.in_halves or schedule not in IN_ROUNDS):
+        return Support(reason=f"the declarative model has no passes of that order, the schedule is {schedule}")
     layers, slots = len(instance.layers), min(len(instance.layers), instance.devices)
     pairs = slots * _posted_one_by_one(instance) if executed else 0
     if pairs > MOST_PAIRS:

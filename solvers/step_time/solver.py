@@ -25,7 +25,7 @@ from pipecut.formulation.costs.bounds import ceiling, lower_bound
 from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
 from pipecut.formulation.costs.passes import pipeline_passes
 from pipecut.formulation.costs.tables import all_tables, possible_kinds
-from pipecut.formulation.executed import step_of_training_ns
+from pipecut.formulation.executed import IN_ROUNDS, step_of_training_ns
 from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError, in_time
 from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.constraints import Goal
@@ -33,7 +33,6 @@ from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
 from pipecut.formulation.problem.plan import Plan
-from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.suffixes import suffixes
 from pipecut.solvers.dynamic.states.states import StateSpace, state_space
 from pipecut.solvers.dynamic.tables.demanded import told_apart
@@ -53,7 +52,6 @@ from pipecut.solvers.step_time.growing import OutgrownError
 from pipecut.solvers.step_time.responses import MOST_MICRO_BATCHES
 
 NAME = "step_dp"
-SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE, Schedule.ZERO_BUBBLE_H1)
 EAGER = 2
 """Where warm-ups are chosen, the best plan with eager ones is looked for in one part of so many of the time."""
 
@@ -73,8 +71,8 @@ def reason_against(instance: Instance) -> str | None:
         return unseen_by_executed(instance)
     if instance.goals[0] is not Goal.STEP_TIME:
         return f"{NAME} minimises a step, a period or a slowest stage, the first goal is {instance.goals[0]}"
-    if instance.training.schedule not in SCHEDULES:
-        known = ", ".join(SCHEDULES)
+    if instance.training.schedule not in IN_ROUNDS:
+        known = ", ".join(IN_ROUNDS)
         return f"{NAME} knows the schedules {known}, the schedule is {instance.training.schedule}"
     least, most = instance.demands.stages_at_least, instance.demands.stages_at_most
     if instance.training.schedule.in_halves and (least is None or least != most):
