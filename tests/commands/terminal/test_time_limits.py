@@ -39,7 +39,7 @@ def test_a_long_chain_has_an_answer() -> None:
     told(SHARED / "field" / "two-cards.yaml", 3)
 
 
-LIMITED = [(scenario, (1, (3, 10)[at % 2])) for at, scenario in enumerate([*SHIPPED, *FIELD])]
+LIMITED = [(scenario, (1, (3, 6)[at % 2])) for at, scenario in enumerate([*SHIPPED, *FIELD])]
 """What ends before the first look at a clock, and, turn by turn, on the way and in the checks behind it."""
 
 
