@@ -55,7 +55,8 @@ def in_flight(training: Training, stage: int, stages: int) -> int:
     GPipe: all of a step. 1F1B with a flush: the forward passes before the first backward one, min(S - s, M) if
     nothing else is said. ZB-H1, until the gradient of the weights: min(S, M) at every stage
     (``formulation.schedules.zero_bubble_h1``). Without a flush there is no M to bound it: S - s (PipeDream, weight
-    stashing; one replica per stage). Of others what their order says, which is to follow from the stages behind.
+    stashing; one replica per stage); as in a V, whose groups are counted whole elsewhere. Of others what the order
+    says, which is to follow from the stages behind.
     """
     if training.schedule is Schedule.NAIVE:
         return 1
@@ -65,7 +66,7 @@ def in_flight(training: Training, stage: int, stages: int) -> int:
         return min(stages, training.micro_batches)
     if training.schedule is Schedule.ONE_F_ONE_B:
         return training.warm_up_in(stages - stage - 1)
-    if not training.schedule.flushes:
+    if not training.schedule.flushes or training.schedule.in_a_v:
         return stages - stage
     return _kept_in_order(training.schedule, stages, training.micro_batches)[stage]
 

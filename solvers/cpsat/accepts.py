@@ -25,7 +25,7 @@ def accepts(instance: Instance) -> Support:
     """Say what the model makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
     executed, schedule = instance.goals[0].executed, instance.training.schedule
     if executed and schedule.flushes and (schedule.in_halves or schedule not in IN_ROUNDS):
-        return Support(reason=f"the declarative model has no passes of that order, the schedule is {schedule}")
+        return Support(reason=f"the declarative model does not know the order of the passes of {schedule}")
     layers, slots = len(instance.layers), min(len(instance.layers), instance.devices)
     pairs = slots * _posted_one_by_one(instance) if executed else 0
     if pairs > MOST_PAIRS:
