@@ -170,6 +170,9 @@ def test_in_flight_of_the_memory_formula_is_that_of_the_schedule(kind: training.
     if not kind.flushes:  # the formula is that of a run without end
         expected = [min(count, size) for count in expected]
     assert counted == expected
+    if not kind.in_halves:  # what programmes rest on that put stages before others
+        behind = peak_in_flight(schedule_of(training.Training(size, size, schedule=kind), stages + 1))
+        assert behind[1:] == counted
 
 
 @given(SIZES, SIZES)
