@@ -258,10 +258,8 @@ def _wrong_values(outcome: Outcome, found: Evaluation) -> list[str]:
     """Return which values of goals are not those of the evaluator."""
     wrong: list[str] = []
     if found.objective != outcome.objective:
-        one, other = (
-            "no price" if value is None else outcome.amount(value)
-            for value in (outcome.objective, found.objective)
-        )
+        both = outcome.objective, found.objective
+        one, other = ("no price" if value is None else outcome.amount(value) for value in both)
         wrong.append(f"claimed {one}, the evaluator finds {other}")
     return wrong + [
         f"claimed {claim.goal} of {goal_amount(claim.goal, claim.value)},"

@@ -188,10 +188,8 @@ class _Attack:
         alike, stages = instance.alike, list[Stage]()
         taste = [chance.random() for _ in alike]
         for (first, stop), size in zip(itertools.pairwise((0, *ends, atoms)), sizes, strict=True):
-            mode, span = (
-                shared[size] if like else chance.choice(self.modes[size]),
-                self.space.layers(Span(first, stop)),
-            )
+            mode = shared[size] if like else chance.choice(self.modes[size])
+            span = self.space.layers(Span(first, stop))
             group = Group.on_line(instance, 0, size, mode)
             rows = ((taste[alike[layer]], self._forms(layer, group)) for layer in span.layers)
             forms = tuple(own[int(share * len(own))] for share, own in rows)
@@ -214,10 +212,8 @@ class _Attack:
         for at, stage in enumerate(plan.stages):
             yield from (put(plan, at, one) for one in self._alone(stage))
             if at:
-                place, (first, stop) = (
-                    places.index(stage.span.first),
-                    (plan.stages[at - 1].span.first, stage.span.stop),
-                )
+                place = places.index(stage.span.first)
+                first, stop = plan.stages[at - 1].span.first, stage.span.stop
                 near = [one for one in places[max(0, place - NEAR) : place + NEAR + 1] if first < one < stop]
                 yield from (moved_cut(plan, at, one) for one in near if one != stage.span.first)
                 yield from self._resized(plan, at)

@@ -120,7 +120,7 @@ def build_tables(instance: Instance, groups: tuple[Group, ...], deadline: Deadli
     _check_size(instance, len(kinds), len(links))
     compute, more = computing_of(instance, kinds, deadline)
     inside, each = inside_of(instance, kinds, deadline)
-    copies = dict(copies_of(instance, kinds, deadline))
+    copies = copies_of(instance, kinds, deadline)
     return Tables(
         instance=instance,
         groups=groups,

@@ -75,10 +75,8 @@ class Predictor:
             return _shared(self._by_peak(layer, device), part)
         if curve and len(curve) == 1:
             row, times = curve[0], self.training.micro_batch * curve[0].width
-            forward, backward = (
-                -(-row.forward_ns * times // row.samples),
-                -(-row.backward_ns * times // row.samples),
-            )
+            forward = -(-row.forward_ns * times // row.samples)
+            backward = -(-row.backward_ns * times // row.samples)
             return _shared((forward, backward), part)
         if curve:
             shard = part.inner * part.columns

@@ -167,9 +167,8 @@ def passes(
         weights = sizes.weights if product is first else 0
         forward.append(model.product(product, model.sizes(product), weights))
         backward += model.gradients(product, weights, sizes.gradients if product is first else 0)
-    read, written = (
-        part.samples * part.columns * sizes.activation * one for one in (work.read_bytes, work.written_bytes)
-    )
+    element = part.samples * part.columns * sizes.activation
+    read, written = element * work.read_bytes, element * work.written_bytes
     floor = work.kernels * constants.kernel_ns
     forward.append(max(model.moving(read + written), Fraction(floor)))
     backward.append(max(model.moving(2 * read + written), Fraction(floor)))

@@ -410,8 +410,9 @@ def _derived(written: Instance) -> dict[str, object]:
     copies = copies_of(model.ties, len(rows), model.element_bytes, elements)
     lent = lent_bytes(edges, sizes["output_bytes"], sizes["stash_bytes"], demands.recompute_layers)
     again = [at in demands.recompute_layers for at in range(len(rows))]
+    copied = [copy and replace(copy, earlier=at - copy.earlier) for at, copy in enumerate(copies)]
     alike = _alike(
-        zip(map(ALL_BUT_NAME, rows), products.values(), copies, lent, again, *sizes.values(), strict=True)
+        zip(map(ALL_BUT_NAME, rows), products.values(), copied, lent, again, *sizes.values(), strict=True)
     )
     return {
         "name": model.name,

@@ -306,10 +306,8 @@ class Beam:
         for at in in_time(range(stages), self.deadline):
             own = sums.stage(self.rows, at)
             fronts, above = self._grown(fronts, own, behind[:, at + 1], upper, width)
-            fronts, dropped = (
-                fronts.of(rooms.enough(at + 1, fronts.places[:, -1], fronts.sums)),
-                min(dropped, above),
-            )
+            fronts = fronts.of(rooms.enough(at + 1, fronts.places[:, -1], fronts.sums))
+            dropped = min(dropped, above)
             if not len(fronts):
                 return Looked(dropped, upper, None)
         values = self.plans.values(fronts.places)

@@ -27,7 +27,7 @@ from pipecut.solvers.search.grids import Grids
 from pipecut.solvers.search.pieces import ShortModel
 
 PART, MOST_S, TRIED = 4, 15.0, 12
-"""They may take one part in so many of the time, and so long at most; so many are priced at most."""
+"""They may take two parts in so many of the time, and so long at most; so many are priced at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +118,10 @@ def best_grid(instance: Instance, limits: Limits) -> GridFound | None:
     orders = [[one for one in choices if (one.chunks > 1) is several] for several in (False, True)]
     best: GridFound | None = None
     with contextlib.suppress(StoppedError, TooLargeError):
-        # Of groups that all hold several stages other methods seldom find a plan.
-        part = PART if orders[0] else PART // 2
-        grids = Grids(shortened(instance), limits.share(part).within(MOST_S).deadline)
+        grids = Grids(shortened(instance), limits.share(PART // 2).within(MOST_S).deadline)
         for some in orders:
-            below = None if best is None else best.step
-            for _, found in itertools.islice(_priced(instance, grids, some, below, limits), TRIED):
+            priced = _priced(instance, grids, some, best and best.step, limits)
+            for _, found in itertools.islice(priced, TRIED):
                 best = found or best
     return best
 
@@ -165,7 +163,7 @@ class DealtGrids:
         with contextlib.suppress(StoppedError, TooLargeError):
             grids = Grids(shortened(instance), limits.deadline)
             for promised, found in _priced(instance, grids, choices, below, limits):
-                bound, grid = promised, found or grid
+                bound, grid = max(bound, promised), found or grid
             return DealtGrids(grid, (below if grid is None else grid.step) or 0)
         return DealtGrids(grid, bound, whole=False)
 

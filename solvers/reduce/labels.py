@@ -342,16 +342,12 @@ class StageLabels:
         layer, copied = self.growth.sums.programs.layers[number]
         copy = tables.instance.copies[layer]
         computed = int(tables.compute[priced, layer])
-        time, each = (
-            computed + int(tables.inside[priced, layer, lies]),
-            computed + int(tables.each[priced, layer, lies]),
-        )
+        time = computed + int(tables.inside[priced, layer, lies])
+        each = computed + int(tables.each[priced, layer, lies])
         ends = (copy.earlier, layer) if copied and copy is not None else None
         if ends is not None:
-            time, each = (
-                time + int(tables.copies[ends][priced, lies]),
-                each + int(tables.copies_each[ends][priced, lies]),
-            )
+            time += int(tables.copies[ends][priced, lies])
+            each += int(tables.copies_each[ends][priced, lies])
         if held is None:
             return Amounts(time, each)
         once = int(held.once[self.kind, layer, lies] + held.by_version[self.kind, layer, lies])

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from pipecut.formulation.costs import times
 from pipecut.formulation.costs.megatron_forms import forms_in
-from pipecut.formulation.limits import Deadline
+from pipecut.formulation.limits import Deadline, StoppedError
 from pipecut.formulation.problem.constraints import Goal, Recompute, Sharded
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group
@@ -41,6 +41,8 @@ from pipecut.formulation.problem.units import Link, ceil_div
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.search.pieces import Forms, Numbers, PieceCosts, Pieces, PieceTables, ShortModel
 
+LATE = 3
+"""So many are tried at most when time is over."""
 ROUNDED = 8
 """Nanoseconds, or bytes, by which all that a layer takes or keeps of samples is off at most."""
 NEAR = 10
@@ -164,7 +166,8 @@ class Grids:
     def plans(self, choices: Iterable[Training], below: int | None = None) -> Iterator[GridPlan]:
         """Yield plans of all choices in the order of what they promise, for as long as that is below a step.
 
-        Raises StoppedError after the deadline.
+        Raises StoppedError after the deadline, behind the first of those that are known: others may undercut them,
+        so they promise nothing.
         """
         ticks, alike = itertools.count(), dict[Training, list[Training]]()
         for one in choices:
@@ -183,9 +186,14 @@ class Grids:
             if isinstance(found, GridPlan):
                 yield found
                 continue
-            self.deadline.check()
-            for promised, child in found():
-                heapq.heappush(heap, (max(bound, promised), next(ticks), child))
+            try:
+                self.deadline.check()
+                for promised, child in found():
+                    heapq.heappush(heap, (max(bound, promised), next(ticks), child))
+            except StoppedError:
+                known = [one for *_, one in sorted(heap) if isinstance(one, GridPlan)]
+                yield from (replace(one, promised=0) for one in known[:LATE])
+                raise
 
     def plan(self, found: GridPlan) -> Plan:
         """Return the plan of the whole model. Cost: linear in its layers."""

@@ -123,10 +123,8 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         known.upper = min(known.upper, ceiling(tables, instance.goals[0]) + 1)
         if known.plan is None:
             known.offer(first_plan(tables))
-        parts, spaces = (
-            stage_parts(tables, CutSpace.of(instance)),
-            demanded_spaces(state_space(tables, demanded=True), tables),
-        )
+        parts = stage_parts(tables, CutSpace.of(instance))
+        spaces = demanded_spaces(state_space(tables, demanded=True), tables)
         spans, least = spans_of(tables, parts.passes, parts.space), least_passes(parts.passes, parts.space)
         searches = list[Search]()
 

@@ -33,7 +33,7 @@ def fullest(kind: GroupKind, form: int, devices: int, rows: tuple[int, ...] = BY
 
 def number_of_forms(layers: Sequence[Layer]) -> int:
     """Return how many forms tables have a place for: the first three, and more where some layer may take more."""
-    return max(len(FORMS), *(max(layer.allowed_forms) + 1 for layer in layers))
+    return max(len(FORMS), *(max(forms) + 1 for forms in {layer.allowed_forms for layer in layers}))
 
 
 def runs_of(kind: GroupKind, named: bool) -> int:

@@ -20,6 +20,7 @@ from pipecut.formulation.costs.bulk.alike import (
     SINGLES,
     fullest,
     number_of_forms,
+    places_by,
 )
 from pipecut.formulation.limits import in_time
 from pipecut.formulation.problem.layers import PAIRS, Split
@@ -58,9 +59,9 @@ def divided(tables: Tables, sizes: Sequence[int], whole: Whole) -> Times:
     part = shared_out(tables, sizes, [kind.shares.columns.device for kind in tables.kinds])
     rows = shared_out(tables, sizes, [kind.shares.rows.device for kind in tables.kinds])
     split = np.repeat(part[:, :, None], number_of_forms(tables.instance.layers), axis=2)
-    for at, layer in enumerate(tables.instance.layers):
-        by_rows = [form for form in _by_rows(whole, layer.split) if form < split.shape[2]]
-        split[:, at, by_rows] = rows[:, at, None]
+    for own, places in places_by(layer.split for layer in tables.instance.layers):
+        for form in (form for form in _by_rows(whole, own) if form < split.shape[2]):
+            split[:, places, form] = rows[:, places]
     found = np.where(_by_form(tables, whole)[None, :, :], full[:, :, None], split)
     if found.shape[2] > BY_EXPERTS:
         shares = [min(kind.shares.replica, load * kind.shares.columns.device) for kind in tables.kinds]
@@ -94,8 +95,9 @@ def _by_form(tables: Tables, whole: Whole) -> NDArray[np.bool_]:
     """Return by layer and form which ones are whole; of pairs none, which are filled in."""
     layers = tables.instance.layers
     number = number_of_forms(layers)
-    rows = [[digit == "1" for digit in whole[layer.split].ljust(number, "0")[:number]] for layer in layers]
-    return np.array(rows)
+    rows = {split: [digit == "1" for digit in whole[split].ljust(number, "0")[:number]] for split in whole}
+    numbers = {split: at for at, split in enumerate(rows)}
+    return np.array([*rows.values()])[[numbers[layer.split] for layer in layers]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -104,22 +104,27 @@ def _ways(row: Layer, kinds: Iterable[GroupKind], number: int) -> Iterator[_Way]
 
 def copies_of(
     instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline
-) -> Iterator[tuple[tuple[int, int], tuple[Times, Times]]]:
-    """Yield what every copied weight takes beside what its layer takes anyway, and nothing in forbidden forms.
+) -> dict[tuple[int, int], tuple[Times, Times]]:
+    """Return what every copied weight takes beside what its layer takes anyway, and nothing in forbidden forms.
 
-    With and without what is done once a step.
+    With and without what is done once a step. Alike copies in alike layers are priced once.
     """
+    copied = [(at, copy) for at, copy in enumerate(instance.copies) if copy is not None]
+    firsts, alike = sorted_out((_batch_key(instance, at), instance.alike[at]) for at, _ in copied)
+    times = [_copied(instance, kinds, *copied[first]) for first in in_time(firsts, deadline)]
+    return {(copy.earlier, at): times[own] for (at, copy), own in zip(copied, alike, strict=True)}
+
+
+def _copied(instance: Instance, kinds: tuple[GroupKind, ...], at: int, copy: Copy) -> tuple[Times, Times]:
+    """Return what a layer takes with such a copy beside what it takes anyway."""
     number = number_of_forms(instance.layers)
-    for at, copy in in_time(enumerate(instance.copies), deadline):
-        if copy is None:
-            continue
-        own, both = _batch(instance, [at]), _batch(instance, [at], copy)
-        times = np.zeros((2, len(kinds), number), dtype=np.int64)
-        if ways := list(_ways(own.row, kinds, number)):
-            sent = _exchanged(instance, ways, copy)
-            more = _inside(instance, both, ways, sent) - _inside(instance, own, ways)
-            times[:, [way.at for way in ways], [way.form for way in ways]] = more[:, :, 0]
-        yield (copy.earlier, at), (times[0], times[1])
+    own, both = _batch(instance, [at]), _batch(instance, [at], copy)
+    times = np.zeros((2, len(kinds), number), dtype=np.int64)
+    if ways := list(_ways(own.row, kinds, number)):
+        sent = _exchanged(instance, ways, copy)
+        more = _inside(instance, both, ways, sent) - _inside(instance, own, ways)
+        times[:, [way.at for way in ways], [way.form for way in ways]] = more[:, :, 0]
+    return times[0], times[1]
 
 
 def _exchanged(instance: Instance, ways: Sequence[_Way], copy: Copy) -> Column:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from pipecut.formulation.costs import times
 from pipecut.formulation.costs.bulk.alike import number_of_forms
 from pipecut.formulation.costs.bulk.crossing import crossing_bytes
-from pipecut.formulation.costs.tables import build_tables, line_groups
+from pipecut.formulation.costs.tables import all_tables, build_tables, line_groups
 from pipecut.formulation.problem.groups import Group, GroupKind, forms_on
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.layers import SINGLE_FORMS, Split
@@ -63,7 +65,17 @@ def check_between(tables):
                     assert tables.between[k, at, source, form] == expected
 
 
-CHECKS = (check_compute, check_inside, check_between)
+def check_copies(tables):
+    instance = tables.instance
+    for at, copy in ((at, copy) for at, copy in enumerate(instance.copies) if copy is not None):
+        own = tables.copies[copy.earlier, at]
+        for (k, kind), form in itertools.product(enumerate(tables.kinds), range(own.shape[1])):
+            if tables.inside[k, at, form] < FORBIDDEN:
+                alone = times.inside_ns(instance, at, form, kind)
+                assert own[k, form] == times.inside_ns(instance, at, form, kind, copy) - alone
+
+
+CHECKS = (check_compute, check_inside, check_between, check_copies)
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -78,6 +90,16 @@ def test_cells(check, tables):
 def test_pairs_of_forms(check, found):
     """On a group in a grid, and on the same one that is in none."""
     check(build_tables(*found))
+
+
+def test_weights_that_are_copied_over_equal_distances_are_alike():
+    """As the biases of attention that all blocks of T5 share: they are priced once."""
+    rows = [matrix(f"l{at}", 100, 4000) for at in range(6)]
+    graph = chain(rows, [8] * 5)
+    graph.graph["ties"] = ((("l0", "l2", "l4"), 400, 400),)
+    tables = all_tables(instance_of(graph, mesh(2, 2)))
+    assert tables.instance.alike == (0, 0, 2, 0, 2, 5)
+    check_copies(tables)
 
 
 @given(priced())

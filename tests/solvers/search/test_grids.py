@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.costs.megatron_forms import forms_in
 from pipecut.formulation.costs.passes import stage_passes
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.limits import NEVER, TooLargeError
+from pipecut.formulation.limits import NEVER, Deadline, StoppedError, TooLargeError
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.constraints import Goal, Recompute
 from pipecut.formulation.problem.cuts import CutSpace
@@ -30,7 +31,7 @@ from pipecut.solvers.auto.solve import plan as auto
 from pipecut.solvers.choices.standing import Standing
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.reduce.grids import DealtGrids, GridTold, best_grid, shortened
-from pipecut.solvers.search.grids import Grids
+from pipecut.solvers.search.grids import LATE, GridPlan, Grids
 from pipecut.solvers.search.pieces import ShortModel
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many
@@ -198,6 +199,28 @@ def test_short_models_promise_what_whole_ones_do(
     choices = instance.training.choices
     alone = [one.promised for some in choices for one in Grids(shortened(instance), NEVER).plans([some])]
     assert rows[0] == rows[1] == sorted(rows[0]) == sorted(alone)
+
+
+def test_who_is_stopped_has_some_of_the_grids_that_were_priced() -> None:
+    """They promise nothing, as others may be better, until all are known."""
+    instance = replace(blocks(16, 56 * 2**20, recompute=Recompute.BLOCKS), goals=(Goal.STEP_TIME,))
+    training = replace(instance.training, micro_batches=1, micro_batch_choices=(1, 2, 4, 8, 16))
+    of = {one: instance.trained(one) for one in training.choices}
+    model, late = shortened(replace(instance, training=training)), list[int]()
+    every = [(one.promised, one.cuts) for one in Grids(model, NEVER).plans(of)]
+    for looks in itertools.accumulate(itertools.count(1), lambda most, _: most + 1 + most // 8):
+        clock, found = itertools.count(), list[GridPlan]()
+        grids = Grids(model, Deadline(stopped=lambda: next(clock) >= looks))  # noqa: B023 (used here)
+        with contextlib.suppress(StoppedError):
+            for one in grids.plans(of):
+                found.append(one)
+        known = [one for one in found if one.promised]
+        assert [(one.promised, one.cuts) for one in known] == every[: len(known)]
+        assert all(evaluate(of[one.training], grids.plan(one)).objective is not None for one in found)
+        late.append(len(found) - len(known))
+        if len(known) == len(every):
+            break
+    assert 0 < max(late) <= LATE and late[-1] == 0
 
 
 HALVES = (Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_V)
