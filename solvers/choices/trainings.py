@@ -189,7 +189,7 @@ class Decision:
             said.setdefault(NOT_CHECKED if found.startswith(NOT_CHECKED) else found, []).append(one)
         nothing = "no plan" if self.outcome.plan is None else NOTHING
         for found, some in said.items():
-            around = [one.around(self.outcome.plan) for one in some]
+            around = [one.around(self.outcome.plan if training.chunks == 1 else None) for one in some]
             against = found == NOT_CHECKED and attacked(around, limits)
             yield f"{nothing} with {listed([one.instance for one in some])}: {against or found}"
 

@@ -12,14 +12,15 @@ from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
+from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FORMS
 from pipecut.formulation.problem.options import BoundaryCharge, Combine
-from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers import exhaustive
 from pipecut.solvers.attack import Claim, attacked
-from pipecut.solvers.choices.trainings import Decision
+from pipecut.solvers.choices.trainings import Decision, Ruled
 from pipecut.solvers.crosscheck import NOT_CHECKED
 from pipecut.solvers.reduce.solver import solve, stages_of
 from pipecut.solvers.reduce.stages import ReducedStages
@@ -118,6 +119,23 @@ def test_the_best_plan_may_stand_on_devices_that_other_micro_batches_do_not_fill
     assert found.plan is not None and found.plan.stages[0].group.devices == 2
     single = replace(instance, training=Training(4, 4))
     assert "drawn" in attacked([claim(single, 1, found.plan)], Limits())
+
+
+def test_plans_of_several_stages_a_group_are_no_neighbours_of_those_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where such a grid is the best plan, what is claimed of plans of one stage is attacked by draws alone."""
+    instance = replace(some_blocks(8), goals=(Goal.STEP_TIME,))
+    training = replace(instance.training, dealt=(2,))
+    dealt = replace(instance, training=replace(training, chunks=2))
+    groups = [Group.on_line(instance, at, 1) for at in (0, 1)]
+    plan = Plan(tuple(Stage(Span(2 * at, 2 * at + 2), groups[at % 2], (0, 0)) for at in range(4)))
+    assert evaluate(dealt, plan).feasible
+    other = Ruled(instance, Outcome("reduced_dp", Proof.INFEASIBLE, goals=instance.goals), 1)
+    found = Decision(dealt, Outcome("claimant", Proof.OPTIMAL, plan, goals=instance.goals), (other,))
+    monkeypatch.setattr("pipecut.solvers.choices.trainings.cross_check", lambda *_: NOT_CHECKED)
+    (said,) = found.checks(Limits(time_limit_s=1))
+    assert "drawn plans" in said and "neighbour" not in said
 
 
 def test_only_what_nobody_proved_again_is_attacked_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
