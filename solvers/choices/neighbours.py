@@ -83,7 +83,7 @@ def narrower(instance: Instance) -> list[Instance]:
             found = [like(training=one) for one in plain.choices]
             if all(map(is_reduced, found)):
                 same = (plain, cost, own) == (training, instance.cost, instance.constraints)
-                return [] if same and not has_other_orders(instance) else found
+                return [] if same and not (instance.model.free_order and has_other_orders(instance)) else found
     return []
 
 

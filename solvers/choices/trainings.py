@@ -266,19 +266,20 @@ def _with(grid: GridFound | None, parts: list[Instance], whole: Instance) -> lis
 def _reduced(parts: Sequence[Instance], limits: Limits, grid: GridFound | None) -> list[_Found] | None:
     """Return what the reduction finds out about all choices of a large question together.
 
-    None where it does not see one of them, as where layers have other orders, of which a claim about this one says
-    nothing; and where it neither found a plan nor proved that there is none.
+    None where it does not see one of them, as where layers are free to have other orders, of which a claim about
+    this one says nothing; and where it neither found a plan nor proved that there is none.
     """
     alone = len(parts[0].goals) == 1 and limits.start is None and (limits.below is None or grid is not None)
-    if not alone or has_other_orders(parts[0]) or not all(map(is_reduced, parts)):
+    several = has_other_orders(parts[0])
+    if not alone or (several and parts[0].model.free_order) or not all(map(is_reduced, parts)):
         return None
     found = Jointly.run(parts, limits, None if grid is None else grid.told)
     if all(one.plan is None for _, one in found) and any(one.proof is Proof.UNKNOWN for _, one in found):
         return None
-    return [
-        _Found(one, outcome.bound or lower_bound(one), checked(one, outcome, limits.deadline))
-        for one, outcome in found
-    ]
+    claims = [(one, checked(one, outcome, limits.deadline)) for one, outcome in found]
+    if several:
+        claims = [(one, _of_one_order(given_order(one, claim, limits.within(BOUND_S)))) for one, claim in claims]
+    return [_Found(one, claim.bound or lower_bound(one), claim) for one, claim in claims]
 
 
 def _asked(one: _Found, ask: Ask, within: Limits) -> _Found:

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.outcome import Limits, Outcome, Proof
 from pipecut.formulation.problem.constraints import Goal, Placement, Recompute
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import layer_graph
@@ -49,7 +49,7 @@ def test_opening_placement_or_chunks_begins_with_the_best_plan_without(
     opened = _opened(closed, chunks, placement)
     with SEEN:
         asked, found = narrower(opened), narrower_plan(opened, Limits(), None)
-    assert (not asked) == (opened == closed and not has_other_orders(closed))
+    assert (not asked) == (opened == closed and not (closed.model.free_order and has_other_orders(closed)))
     truth = exhaustive.solve(closed)
     if not asked or truth.proof is Proof.INFEASIBLE:
         assert found is None
@@ -91,9 +91,28 @@ def test_what_is_said_of_other_orders_and_blocks_begins_with_the_best_plan_witho
     truth = exhaustive.solve(closed)
     assert has_other_orders(closed) and not accepts(opened).takes and truth.objective is not None
     with SEEN:
-        assert bool(narrower(closed)) and narrower(opened)[0].constraints.recompute is Recompute.ALLOWED
-        for asked in (opened, closed):
+        assert bool(narrower(closed)) is any_order  # of the traced order alone the reduction sees everything
+        assert narrower(opened)[0].constraints.recompute is Recompute.ALLOWED
+        for asked in (opened, closed)[: 1 + any_order]:
             found = narrower_plan(asked, Limits(), None)
             assert found is not None and found.objective == truth.objective
             assert evaluate(asked, found.plan).objective == truth.objective
         assert (decided(opened, plan, Limits(time_limit_s=2)).outcome.objective or 0) <= truth.objective
+
+
+def test_in_the_traced_order_all_numbers_of_micro_batches_are_searched_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody is asked about one of them alone; what holds in any order is said beside the claim."""
+    monkeypatch.setattr("pipecut.solvers.choices.trainings.is_reduced", lambda one: accepts(one).takes)
+    training = Training(global_batch=4, micro_batches=4, micro_batch_choices=(1, 2, 4))
+    instance = instance_of(BRANCHED, mesh(2, 1), replace(PLAIN, samples=Samples.WHOLE), training)
+    instance = replace(instance, goals=(Goal.STEP_TIME,))
+    each = [exhaustive.solve(instance.trained(one)).objective for one in training.choices]
+
+    def asked(one: Instance, limits: Limits) -> Outcome:
+        raise ValueError(f"{one.training.micro_batches} alone")
+
+    found = decided(instance, asked, Limits()).outcome
+    assert found.proof is Proof.OPTIMAL and found.objective == min(one for one in each if one is not None)
+    assert found.any_order_bound is not None and 0 < found.any_order_bound <= (found.objective or 0)
