@@ -50,11 +50,11 @@ class SeatLine:
         """Return how many devices stand in line."""
         return len(self.seat) - 1
 
-    def size_of(self, group: Group) -> int:
-        """Return the number of a group's size."""
-        alike = zip(self.sizes, self.common, strict=True)
+    def seat_of(self, x: int, group: Group) -> int:
+        """Return the seat of a group from place x on; -1 where no plan that keeps the rules has one there."""
         own = group.replicas, group.mode, None
-        return next(at for at, (n, one) in enumerate(alike) if n == group.devices and one in own)
+        sizes = [at for at, n in enumerate(self.sizes) if n == group.devices and self.common[at] in own]
+        return int(self.seat[x, sizes[0]]) if sizes and x < self.devices else -1
 
     @staticmethod
     def of(instance: Instance, space: CutSpace) -> SeatLine:

@@ -277,11 +277,15 @@ class ReducedStages:
         return Plan(tuple(stages))
 
     def at_least(self, plan: Plan) -> list[int]:
-        """Return what tables say that the stages of a plan on this line take at least; FORBIDDEN: none fits."""
+        """Return what tables say that the stages of a plan on this line take at least; FORBIDDEN: none fits.
+
+        Nothing where a stage is on devices that no stage may have.
+        """
         found, x = list[int](), 0
         for at, stage in enumerate(plan.stages):
-            run, size = self.word.space.run(stage.span), self.line.size_of(stage.group)
-            seat = int(self.line.seat[x, size])
+            run, seat = self.word.space.run(stage.span), self.line.seat_of(x, stage.group)
+            if seat < 0:
+                return []
             found.append(int(self.least(seat, len(plan) - 1 - at)[run.first, run.stop]))
             x += stage.group.devices
         return found

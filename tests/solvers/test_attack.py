@@ -117,8 +117,9 @@ def test_the_best_plan_may_stand_on_devices_that_other_micro_batches_do_not_fill
     instance = replace(instance, constraints=asked)
     found = exhaustive.solve(instance, accept=lambda plan: len(plan) == 1)
     assert found.plan is not None and found.plan.stages[0].group.devices == 2
-    single = replace(instance, training=Training(4, 4))
-    assert "drawn" in attacked([claim(single, 1, found.plan)], Limits())
+    single = replace(instance, training=Training(4, 4), goals=(Goal.STEP_TIME,))
+    for by in ("claimant", "reduced_dp"):  # whose tables have no such devices
+        assert "drawn" in attacked([claim(single, 1, found.plan, by)], Limits())
 
 
 def test_plans_of_several_stages_a_group_are_no_neighbours_of_those_of_one(
