@@ -33,7 +33,7 @@ def show_model(task: Task) -> None:
     """
     from pipecut.solvers.choices.trainings import instances_of
 
-    choices, left = instances_of(task.instance), task.out_of_time(STOPPED)
+    choices, left = [*instances_of(task.instance)], task.out_of_time(STOPPED)
     entry, taken, refused = _shown(task, choices)
     # Of numbers of micro-batches that are to be chosen among the middle one.
     instance = taken[len(taken) // 2]

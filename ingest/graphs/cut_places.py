@@ -360,11 +360,8 @@ class Chain:
                 readers.setdefault(one, other)
         if len(readers) != 1:
             listed = ", ".join(f"{self.name(one)} (for {self.name(other)})" for one, other in readers.items())
-            found = (
-                f"{len(readers)} tensors cross the cut before {name}: {listed}"
-                if readers
-                else f"no tensor crosses the cut before {name}"
-            )
+            some = f"{len(readers)} tensors cross the cut before {name}: {listed}"
+            found = some if readers else f"no tensor crosses the cut before {name}"
             return f"{found}; {program.name} hands on one, that of the module before"
         (giver,) = readers
         first_block = program is MEGATRON and not self.is_numbered(giver)

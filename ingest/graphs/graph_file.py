@@ -301,10 +301,8 @@ def _layer_entry(layer: Layer) -> dict[str, Any]:
     fields = {name: getattr(layer, name) for name in _LayerEntry.model_fields}
     fields.pop("across")
     fields |= {"split": layer.split.value, "allowed_forms": list(layer.allowed_forms)}
-    rows, trained = (
-        [_without(asdict(row), width=1) for row in fields.pop("measured")],
-        fields.pop("trainable_bytes"),
-    )
+    rows = [_without(asdict(row), width=1) for row in fields.pop("measured")]
+    trained = fields.pop("trainable_bytes")
     said = {
         "measured": rows or None,
         "trainable_bytes": trained,

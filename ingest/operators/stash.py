@@ -203,9 +203,8 @@ def recurrent(operation: Operation) -> Kept:
     """Keep the input, the output, and what every gate and cell was at every position, as cuDNN's reserve does."""
     data = operation.tensor("input")
     matrices = (one for one in tensors_in(operation.arguments["params"]) if one.rank == 2)
-    gates = (
-        sum(one.shape[0] for one in matrices) // 2
-    )  # each gate has one matrix for the input and one for the state
+    # Each gate has one matrix for the input and one for the state.
+    gates = sum(one.shape[0] for one in matrices) // 2
     positions = data.elements // data.shape[-1]
     return (data, operation.output, positions * (gates + gates // 2) * data.element_bytes)
 

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from pipecut.formulation.costs.amounts import scaled_size
 from pipecut.formulation.predictor.roofline import Roofline
-from pipecut.formulation.problem.constraints import Constraints, Goal, Names, Recompute, Sharded
+from pipecut.formulation.problem.constraints import Constraints, Goal, Names, Placement, Recompute, Sharded
 from pipecut.formulation.problem.layers import Axis
 from pipecut.formulation.problem.options import Compute, CostModel, Samples, StageTime, default_goals
 from pipecut.formulation.problem.training import Schedule, Training
@@ -260,7 +260,8 @@ def _opened(found: ScenarioFile) -> Mapping[str, object]:
     if found.search == "paper":
         return {}
     servers = [row.devices for row in found.cluster.servers for _ in range(row.count or 1)]
-    opened, program = opened_on(servers, found.constraints.model_fields_set), found.model.runtime
+    written, program = found.constraints.model_fields_set, found.model.runtime
+    opened = opened_on(servers, written, everything=found.search == "everything" and program is None)
     return opened if program is None else RUNTIMES[program].narrowed(opened)
 
 
@@ -274,7 +275,8 @@ def _left(found: ScenarioFile) -> list[str]:
     plain = training.warm_up == "classic" and training.schedule == (Schedule.ONE_F_ONE_B,)
     deals = plain and (program is None or (Schedule.ONE_F_ONE_B, True) in program.orders)
     written = training.model_fields_set | found.model.model_fields_set
-    return [key for key in ["chunks"] * deals + ["order"] if found.search == "standard" and key not in written]
+    left = {"standard": ["chunks"] * deals + ["order"], "everything": ["chunks"] * deals}
+    return [key for key in left.get(found.search, []) if key not in written]
 
 
 def _constraints(found: ScenarioFile, opened: Mapping[str, object]) -> Constraints:
@@ -389,7 +391,9 @@ def _link_or_none(found: LinkSection | None) -> Link | None:
     return None if found is None else _link(found)
 
 
-def opened_on(servers: Sequence[int], written: Collection[str]) -> Mapping[str, object]:
+def opened_on(
+    servers: Sequence[int], written: Collection[str], *, everything: bool = False
+) -> Mapping[str, object]:
     """Return what is opened on servers of so many devices each, without the keys that are written.
 
     Stages have parts of a server that divide every server, or whole servers that follow one another; replicas have
@@ -404,7 +408,8 @@ def opened_on(servers: Sequence[int], written: Collection[str]) -> Mapping[str, 
         "tensor_parallel_degrees": degrees,
         "devices_per_stage": sorted({*parts, *whole}),
         "sharded": list(Sharded),
-        "splits": [Axis.SEQUENCE, Axis.EXPERTS, Axis.VOCABULARY],
+        "splits": [Axis.SEQUENCE, Axis.EXPERTS, Axis.VOCABULARY, *[Axis.CONTEXT] * everything],
+        **({"placement": Placement.FREE} if everything else {}),
         "recompute": Recompute.BLOCKS,
     }
     return {key: value for key, value in opened.items() if key not in written}

@@ -573,11 +573,12 @@ class ScenarioFile(Section):
     constraints: ConstraintsSection = Field(
         default_factory=ConstraintsSection, description="limits that a plan must keep"
     )
-    search: Literal["paper", "standard"] = Field(
+    search: Literal["paper", "standard", "everything"] = Field(
         default="standard",
         description="what is open where constraints do not say it: paper, what the plan of one paper leaves open;"
         " standard, what people use as far as there is a use for it: replicas, degrees within a server, splits by"
-        " sequence, experts and vocabulary, sharded states, recomputation, stages of whole servers or parts",
+        " sequence, experts and vocabulary, sharded states, recomputation, stages of whole servers or parts;"
+        " everything, also context parallelism, free placement and any order of layers",
     )
     solver: SolverSection = Field(default_factory=SolverSection, description="how to search")
     expect: ExpectSection = Field(default_factory=ExpectSection, description="what is known about the result")

@@ -39,6 +39,7 @@ from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, checke
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from pipecut.formulation.problem.groups import Group, GroupKind, modes_by_size
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance, longest_run_ns
+from pipecut.formulation.problem.layers import Axis
 from pipecut.formulation.problem.options import Boundary, BoundaryCharge, Combine, StageTime, Synchronisation
 from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.training import Schedule, Training
@@ -56,8 +57,8 @@ from pipecut.solvers.reduce.solver import OFFERED, Search, search_of, value_of
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
 
-PART = 3
-"""The narrower question may take one part in so many of the time."""
+NARROWER, WIDER = 1.5, 6
+"""The narrower question may take one part in so many of the time, and a grid with more room."""
 WHOLE_STEP = (Goal.STEP_TIME, Goal.ITERATION_TIME)
 TIMES = (*WHOLE_STEP, Goal.BOTTLENECK, Goal.PERIOD)
 MANY = (2, 4, 8)
@@ -76,7 +77,8 @@ def narrower(instance: Instance) -> list[Instance]:
     charged = Synchronisation.CHARGED
     cost = replace(instance.cost, synchronisation=charged, inside=charged, stage_time=StageTime.ADD)
     cost = replace(cost, boundary_charge=BoundaryCharge.LINK, combine=Combine.MAX)
-    asked = replace(instance.constraints, placement=Placement.LINE, at_most=())
+    splits = tuple(axis for axis in instance.constraints.splits if axis is not Axis.PAIRS)
+    asked = replace(instance.constraints, placement=Placement.LINE, at_most=(), splits=splits)
     for own in [asked, replace(asked, recompute=Recompute.ALLOWED)][: 1 + (asked.recompute is Recompute.BLOCKS)]:
         with contextlib.suppress(ValueError):
             like = partial(replace, instance, cost=cost, constraints=own, goals=instance.goals[:1])
@@ -90,7 +92,7 @@ def narrower(instance: Instance) -> list[Instance]:
 def narrower_plan(instance: Instance, limits: Limits, grid: GridFound | None) -> GridFound | None:
     """Return the best plan of the narrower question, if it is better than a grid; else the grid.
 
-    It is told. Cost: a search for one part in PART of the time.
+    It is told. Cost: a search for most of the time.
     """
     parts = narrower(instance)
     if not parts:
@@ -98,7 +100,7 @@ def narrower_plan(instance: Instance, limits: Limits, grid: GridFound | None) ->
     known = [one for one in parts if grid is not None and one.training == grid.instance.training]
     # The value of a grid is one of the narrower question only where that is priced alike.
     start = grid.told if grid is not None and known and parts[0].cost == instance.cost else None
-    found = Jointly.run(parts, replace(limits.share(PART), progress=lambda _: None), start)
+    found = Jointly.run(parts, replace(limits.share(NARROWER), progress=lambda _: None), start)
     best = grid
     for many, plan in [(part.training.micro_batches, one.plan) for part, one in found if one.plan is not None]:
         for one in instance.training.choices:
@@ -282,7 +284,7 @@ def widened(instance: Instance, limits: Limits, start: GridFound | None) -> Wide
     choices, bounds = [instance.trained(one) for one in instance.training.choices], dict[Training, int]()
     if all(map(is_reduced, choices)) or not all(map(_is_wider, choices)):
         return Widened({}, start)
-    start = _with_room(choices, limits.share(2 * PART), start)
+    start = _with_room(choices, limits.share(WIDER), start)
     alike = [list(some) for _, some in itertools.groupby(choices, times_in_a_step)]
     for at, some in enumerate(alike):
         own = {one.training for one in some}

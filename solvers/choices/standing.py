@@ -92,7 +92,7 @@ class Standing:
         if self.best is not None and evaluate(self.best[1], self.best[2]).feasible:
             return self.best[1:]
         found = None if self.alone else simplest(self.instance, NEVER.within(SIMPLE_S))
-        return found or (instances_of(self.instance)[0], None)
+        return found or (next(instances_of(self.instance)), None)
 
     def _bound(self, about: Instance) -> int | None:
         """Return what no plan of any choice and order undercuts; None where there is no time."""
@@ -100,5 +100,5 @@ class Standing:
             return self.bound and self.bound // times_in_a_step(about)
         # Less is known of grids than of other plans, and of each number of stages a group as much.
         grids = [one for one in self.instance.training.choices_of_grids if one.chunks == one.dealt[0]]
-        of_grids = (self.instance.trained(one) for one in grids)
-        return least_of(of_grids if grids else instances_of(self.instance), about, NEVER.within(BOUND_S))
+        asked = (self.instance.trained(one) for one in grids or self.instance.training.choices)
+        return least_of(asked, about, NEVER.within(BOUND_S))

@@ -21,6 +21,7 @@ too. Where the order is given, a bound for all orders with any of the choices st
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -210,10 +211,11 @@ def best_training(
     """
     _check_told_apart(instance)
     limits, grid = limits.begun(), None if known is None else known.start
-    parts = _with(grid, instances_of(instance), instance)
+    parts = _with(grid, [*instances_of(instance)], instance)
     if solver in (AUTO.name, REDUCED) and (reduced := _reduced(parts, limits, grid)) is not None:
         return _chosen(instance, reduced, [], limits.below)
-    waiting = _by_promise(_begun(parts, known))
+    waiting = _by_promise(_begun(instance, parts, known))
+    limits.progress(Progress(None, min(one.bound for one in waiting) // times_in_a_step(instance), whole=True))
     done: list[_Found] = []
     refused: dict[tuple[bool, str], list[Instance]] = {}
     needed_s = 0.0
@@ -245,14 +247,16 @@ def best_training(
     return _chosen(instance, done, said)
 
 
-def _begun(parts: Iterable[Instance], known: Widened | None) -> list[_Found]:
-    """Return the choices with their bounds, and the one that a grid is of with that to begin with."""
+def _begun(instance: Instance, parts: Iterable[Instance], known: Widened | None) -> list[_Found]:
+    """Return the choices with their bounds, and the one that a grid is of with that to begin with.
+
+    What no plan of any number of stages undercuts is found once for each training.
+    """
     known = known or Widened({}, None)
     begun, own = (None, None) if (grid := known.start) is None else ((grid.objective, grid.plan), grid.instance)
-    bounds = (
-        (one, max(lower_bound(one) * times_in_a_step(one), known.bounds.get(one.training, 0))) for one in parts
-    )
-    return [_Found(one, bound, start=begun if one is own else None) for one, bound in bounds]
+    rows = {part.training: instance.trained(part.training) for part in parts}
+    least = {one: max(lower_bound(of) * times_in_a_step(of), known.bounds.get(one, 0)) for one, of in rows.items()}
+    return [_Found(one, least[one.training], start=begun if one is own else None) for one in parts]
 
 
 def _with(grid: GridFound | None, parts: list[Instance], whole: Instance) -> list[Instance]:
@@ -307,29 +311,30 @@ def _again(done: list[_Found], ask: Ask, limits: Limits, needed_s: float) -> lis
     return done
 
 
-def instances_of(instance: Instance) -> list[Instance]:
-    """Return an instance for each choice, and of ZB-H1 one for each number of stages.
+def instances_of(instance: Instance) -> Iterator[Instance]:
+    """Yield an instance for each choice, and of ZB-H1 one for each number of stages.
 
     Where a program computes all blocks again or none, one of each.
     """
-    found = [part for one in instance.training.choices for part in _by_stages(instance.trained(one))]
     asked = instance.constraints
-    if asked.one_mode and asked.recompute is Recompute.BLOCKS:
-        every = replace(asked, recompute=Recompute.EVERY_BLOCK)
-        both = (replace(asked, recompute=Recompute.NEVER, recompute_layers=()), every)
-        return [replace(one, constraints=ways) for one in found for ways in both]
-    return found
+    every = replace(asked, recompute=Recompute.EVERY_BLOCK)
+    both = (replace(asked, recompute=Recompute.NEVER, recompute_layers=()), every)
+    chosen = (instance.trained(one) for one in instance.training.choices)
+    for one in itertools.chain.from_iterable(map(_by_stages, chosen)):
+        if asked.one_mode and asked.recompute is Recompute.BLOCKS:
+            yield from (replace(one, constraints=ways) for ways in both)
+        else:
+            yield one
 
 
-def _by_stages(instance: Instance) -> list[Instance]:
+def _by_stages(instance: Instance) -> Iterable[Instance]:
     """Return an instance of ZB-H1 for each number of stages that a plan may have, any other as it is."""
     if not instance.training.schedule.in_halves or instance.training.chunks > 1:
-        return [instance]
-    demands, constraints = instance.demands, instance.constraints
+        return (instance,)
+    demands, asked = instance.demands, instance.constraints
     most = min(instance.devices, CutSpace.of(instance).stops, demands.stages_at_most or instance.devices)
     numbers = range(demands.stages_at_least or 1, max(most, demands.stages_at_least or 1) + 1)
-    fixed = (replace(constraints, stages_at_least=one, stages_at_most=one) for one in numbers)
-    return [replace(instance, constraints=one) for one in fixed]
+    return (replace(instance, constraints=replace(asked, stages_at_least=n, stages_at_most=n)) for n in numbers)
 
 
 def _check_told_apart(instance: Instance) -> None:
@@ -487,7 +492,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
     others: tuple[Ruled, ...] = ()
     try:
         halves = training.schedule.in_halves and training.chunks == 1
-        if training.choices == (training,) and not halves and len(instances_of(instance)) == 1:
+        if training.choices == (training,) and not halves and len([*instances_of(instance)]) == 1:
             found = in_the_best_order(instance, limits if start is None else replace(limits, start=start.plan))
         else:
             chosen = best_training(instance, in_the_best_order, limits, known, solver)

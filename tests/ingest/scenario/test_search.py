@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -10,7 +11,7 @@ from unittest import mock
 import networkx as nx
 import pytest
 
-from pipecut.formulation.problem.constraints import Constraints, Recompute, Sharded
+from pipecut.formulation.problem.constraints import Constraints, Placement, Recompute, Sharded
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Axis, layer_graph
 from pipecut.formulation.searched import not_searched
@@ -51,6 +52,14 @@ def test_a_scenario_that_says_nothing_searches_it(tmp_path: Path) -> None:
     assert asked(tmp_path) == asked(tmp_path, "standard") != asked(tmp_path, "paper")
 
 
+def test_everything_opens_more_and_closes_no_order(tmp_path: Path) -> None:
+    found, standard = asked(tmp_path, "everything"), asked(tmp_path, "standard")
+    assert found.placement is Placement.FREE and {*found.splits} == {*standard.splits, Axis.CONTEXT}
+    assert replace(found, placement=standard.placement, splits=standard.splits) == standard
+    written = asked(tmp_path, "everything", constraints="{placement: line, splits: []}")
+    assert (written.placement, written.splits) == (Placement.LINE, ())
+
+
 def test_of_many_servers_a_stage_has_so_many_that_none_is_left_over(tmp_path: Path) -> None:
     assert asked(tmp_path, servers=20).devices_per_stage == (1, 2, 4, 8, 16, 32, 40, 80, 160)
 
@@ -87,7 +96,7 @@ def test_for_a_program_what_it_can_be_told_is_opened(
 
 
 def test_another_word_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="'paper' or 'standard'"):
+    with pytest.raises(ScenarioError, match="'paper', 'standard' or 'everything'"):
         asked(tmp_path, "modern")
 
 
