@@ -76,9 +76,9 @@ BUDGETS = {
     "exchange": 611,
     "execution": 4482,
     "face": 227,
-    "formulation": 10104,
-    "ingest": 7692,
-    "literature": 9099,
+    "formulation": 10105,
+    "ingest": 7693,
+    "literature": 8768,
     "report": 1905,
     "solvers": 18343,
 }

@@ -39,7 +39,7 @@ from pipecut_literature.gaps.cases import (
 from pipecut_literature.gaps.document import document, gap_text, planner_cell, summary_table
 from pipecut_literature.gaps.report import BREAKS, FAILED, GAP, NO_PLAN, REFUSED, entry, summary, to_dict
 from pipecut_literature.gaps.solve import CaseResult, GapTableSearch, Provers, run_series
-from pipecut_literature.studies.markdown import to_markdown
+from pipecut_literature.studies.study import to_markdown
 from tests.command_line import Command
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many

@@ -27,9 +27,7 @@ from pipecut_literature.megatron.transformer import (
     layer_flops,
 )
 from pipecut_literature.studies.catalogue import STUDIES
-from pipecut_literature.studies.markdown import to_markdown
-from pipecut_literature.studies.study import StudyInputs
-from pipecut_literature.studies.text import mean_absolute
+from pipecut_literature.studies.study import StudyInputs, mean_absolute, to_markdown
 from tests.commands.fakes import ROOT
 
 FOUND = Constants(823, 167)

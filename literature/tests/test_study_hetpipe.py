@@ -28,8 +28,7 @@ from pipecut_literature.hetpipe.planner import global_staleness
 from pipecut_literature.hetpipe.published import HOROVOD, ONE_V, PublishedRun
 from pipecut_literature.hetpipe.study import case_of, run, same_order
 from pipecut_literature.studies.catalogue import STUDIES
-from pipecut_literature.studies.markdown import to_markdown
-from pipecut_literature.studies.study import StudyInputError, StudyInputs
+from pipecut_literature.studies.study import StudyInputError, StudyInputs, to_markdown
 from tests.commands.fakes import ROOT
 from tests.examples import GIGA, chain, matrix
 

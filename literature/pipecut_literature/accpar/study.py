@@ -19,28 +19,12 @@ from pipecut_literature.baselines import data_parallel
 from pipecut_literature.common.one_stage import sum_of_costs, tables_of
 from pipecut_literature.hypar import planner as hypar
 from pipecut_literature.one_weird_trick import planner as one_weird_trick
-from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable
+from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, words
 
 if TYPE_CHECKING:
     import networkx as nx
 
 TITLE = "AccPar and HyPar: types of parallelism, layer by layer"
-READING = (
-    "Sources: AccPar (Song et al., HPCA 2020) and its program (linghaosong/AccPar); HyPar (HPCA 2019); one "
-    "weird trick, OWT (Krizhevsky, arXiv 1404.5997). Types 0, 1, 2 are AccPar's I, II, III and pipecut's "
-    "forms: a split of the batch, of the inputs, of the outputs. HyPar has types 0 and 1.",
-    "An array of 2^H accelerators is cut in two H times; at each level a dynamic programme gives every layer "
-    "a type. `pipecut_literature/accpar/code.py` is the authors' program, which counts elements moved. "
-    "`pipecut_literature/accpar/levels.py` is the model of the papers in time: computing at the peak of the "
-    "device class (all passes, 6 FLOP for each multiply-accumulate), plus what halves exchange over one link. "
-    "Layers follow one another and each waits for the slower half. Data parallelism, OWT and HyPar split "
-    "equally; AccPar gives the TPU-v2 and the TPU-v3 half work by their speeds. OWT's fully connected layers "
-    "have type 2.",
-    "Not known, and not guessed: the bandwidth of the array's network, which no source at hand gives, so the "
-    "speed-ups are shown for several; the paper's networks beyond AlexNet and the VGG and ResNet series "
-    "(those here are the ones that pipecut ships); its shares where communication is balanced too. Nothing is "
-    "fitted.",
-)
 MODELS = {
     "VGG-13": "ingest.models.vgg:vgg13",
     "VGG-16": "ingest.models.vgg:vgg16",
@@ -76,7 +60,7 @@ def run(inputs: StudyInputs) -> Study:
         one_type_table(graphs),
         priced_table(graphs),
     )
-    return Study(TITLE, READING, tables, figures)
+    return Study(TITLE, words(__file__, "reading"), tables, figures)
 
 
 def networks() -> dict[str, nx.DiGraph]:
@@ -137,17 +121,10 @@ def means_table(means: Mapping[int, Mapping[Planner, float]]) -> StudyTable:
     rows = tuple(
         (f"{gbits} Gbit/s", *(f"{row[planner]:.2f}" for planner in COMPARED)) for gbits, row in means.items()
     )
-    remarks = (
-        "The order is the published one at every bandwidth: data parallelism, OWT, HyPar, AccPar. The sizes "
-        "are not: communication outweighs computing by far up to hundreds of Gbit/s, so they hardly depend on "
-        "the bandwidth there, and none of these bandwidths brings them to the published ones. Open are the "
-        "mean's networks and the paper's shares.",
-        "Where communication outweighs computing, shares by speed cost AccPar a little: the half with the "
-        "smaller share fetches more of every tensor. The paper's ratio balances both; at 4096 Gbit/s, where "
-        "computing counts, shares by speed win.",
-    )
     columns = ("geometric mean", *COMPARED)
-    return StudyTable("Speed-up over data parallelism, geometric means", columns, (published, *rows), remarks)
+    return StudyTable(
+        "Speed-up over data parallelism, geometric means", columns, (published, *rows), words(__file__, "means")
+    )
 
 
 def one_type_table(graphs: Mapping[str, nx.DiGraph]) -> StudyTable:
@@ -173,13 +150,8 @@ def one_type_table(graphs: Mapping[str, nx.DiGraph]) -> StudyTable:
             )
         )
     columns = ("network", "HyPar GB", "one type", "more", "AccPar ms", "one type", "more")
-    remark = (
-        f"HyPar: bytes of all pairs of halves in a step on {ARRAY[0][1]} {ARRAY[0][0]}. AccPar: time of a step "
-        f"on the whole array at {GBITS[0]} Gbit/s. `pipecut_literature/hypar` and `pipecut_literature/accpar` "
-        "keep the type of a layer at all levels. Less than nothing is possible: level by level is greedy from the "
-        "top."
-    )
-    return StudyTable("What one type a layer loses", columns, tuple(rows), (remark,))
+    remarks = words(__file__, "one type", devices=ARRAY[0][1], card=ARRAY[0][0], gbits=GBITS[0])
+    return StudyTable("What one type a layer loses", columns, tuple(rows), remarks)
 
 
 def priced_table(graphs: Mapping[str, nx.DiGraph]) -> StudyTable:
@@ -191,12 +163,8 @@ def priced_table(graphs: Mapping[str, nx.DiGraph]) -> StudyTable:
         prices = [solve(instance).objective or 0 for _, solve in SOLVERS]
         rows.append((name, f"{base / 1e6:.1f}", *(f"{base / price:.2f}" for price in prices)))
     columns = ("network", "data parallel, ms", *(name for name, _ in SOLVERS))
-    remark = (
-        "One stage on all 256 devices at 8 Gbit/s. Data parallelism takes a quarter of the time that it takes "
-        "in the papers' model: a ring of n devices moves a tensor not quite twice, whatever n, but cut in two "
-        "eight times over, every level moves it once."
-    )
-    return StudyTable("Speed-up over data parallelism, priced by pipecut", columns, tuple(rows), (remark,))
+    remarks = words(__file__, "priced")
+    return StudyTable("Speed-up over data parallelism, priced by pipecut", columns, tuple(rows), remarks)
 
 
 def _forms(solve: Solve, instance: Instance) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from pipecut_literature.dnn_partitioning.file import EdgeCosts, read_dnn_partiti
 from pipecut_literature.dnn_partitioning.instance import as_instance, in_whole_ns, largest_load_s
 from pipecut_literature.dnn_partitioning.problem import PlacementProblem
 from pipecut_literature.dnn_partitioning.sets import DecidedPlacement, decide
-from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable
+from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, words
 
 TIME_LIMIT_S = 60.0
 """Of each search."""
@@ -40,7 +40,7 @@ def run(inputs: StudyInputs) -> Study:
     ours, same = _instance_table(graphs, limit_s)
     return Study(
         "dnn-partitioning: published placements, decided node by node",
-        _reading(),
+        words(__file__, "reading"),
         (theirs, ours),
         {"rows": len(graphs), "rows_equal": equal, "rows_equal_without_transfers": same},
     )
@@ -59,27 +59,6 @@ def _graph(data: Path | None, name: str) -> PlacementProblem:
     except FormatError as error:
         raise StudyInputError(str(error)) from error
     return problem if file == name else problem.forward()
-
-
-def _reading() -> tuple[str, ...]:
-    return (
-        'Graphs: `throughput-inputs` of msr-fiddle/dnn-partitioning, the code of "Efficient Algorithms for '
-        'Device Placement of DNN Graph Operators" (NeurIPS 2020), with edge costs as its programs read them '
-        "(docs/formats/dnn-partitioning.md). Values are the largest load of a device, ms.",
-        "*Published* is what the authors' dynamic programme over ideals prints, exact for contiguous sets: "
-        "devices in a row, each with the difference of two sets that are closed under producers. *Ideals* is that "
-        "programme written anew (`pipecut_literature/dnn_partitioning/dp.py`). *Node by node* is the paper's "
-        "integer programme (`pipecut_literature/dnn_partitioning/sets.py`): CP-SAT decides which class of nodes "
-        "is on which device, in any order that keeps producers first, and knows nothing of ideals; *not below* is "
-        "its bound. "
-        "*Any sets* leaves contiguity out, as the paper's `noncontig` does, of which no exact values are known.",
-        "Pipecut's instances have a layer for each class, measured times on both kinds of devices, and a stage a "
-        "device (`pipecut_literature/dnn_partitioning/instance.py`). The best plan over all orders of the layers "
-        "and the bound for all orders are those of `model.order: any`. Without transfers the two models are one, "
-        "so *ideals* and *any order* must agree to the ns. With them they are not: pipecut lets links pay for "
-        "boundaries, all at once, the paper each device for what it sends and receives, one after the other with "
-        "its work.",
-    )
 
 
 def _sets_table(graphs: dict[str, PlacementProblem], limit_s: float) -> tuple[StudyTable, int]:

@@ -26,8 +26,7 @@ from pipecut_literature.gpipe.time import (
     samples_per_second,
     transformer_network,
 )
-from pipecut_literature.studies.study import StudyTable
-from pipecut_literature.studies.text import Errors, error_percent, mean_absolute, signed
+from pipecut_literature.studies.study import Errors, StudyTable, error_percent, mean_absolute, signed, words
 
 GIGA = 10**9
 TPU_V3 = Accelerator("TPUv3 core", peak_flops_per_second=61_500 * GIGA, near_bytes_per_second=82 * GIGA)
@@ -152,34 +151,18 @@ def speed_table() -> tuple[StudyTable, dict[str, Errors]]:
 
 
 def _remarks(means: dict[str, Errors]) -> tuple[str, ...]:
-    return (
-        f"Rows of {MANY} micro-batches: mean absolute error {means['transformer'].executed:.1f} % for "
-        f"Transformers, {means['amoebanet'].executed:.1f} % for AmoebaNet-D.",
-        "Rows of 1 and 4 micro-batches do not follow, and no formula of the paper makes them: with one "
-        "micro-batch only one accelerator works at a time, so more of them cannot help (executed and closed "
-        "form: 1), and with 4 on 8 at most 2.91 is possible. The paper says that batch sizes were adjusted to "
-        "fit memory, without saying to what. Where more accelerators let a larger batch in, products get more "
-        "efficient; that is not the pipeline's doing and is not predicted.",
-        "AmoebaNet-D is cut by the FLOPs of its cells, which are nearly equal; their times are not. Its first "
-        "cells "
-        "have few channels and large images: products too narrow for a matrix unit, and most of the bytes. Taken "
-        "as "
-        f"imbalance alone, the published rows put {_largest_share(2):.0f} % of the work on the first of 2 "
-        f"accelerators, {_largest_share(4):.0f} % on the first of 4 and {_largest_share(8):.0f} % on the first "
-        "of 8. "
-        "The sizes of all convolutions, priced by the roofline with the constants of Megatron's table, give "
-        + ", ".join(f"{_first_share(count):.0f}" for count in (2, 4, 8))
-        + " %. Nothing is estimated from GPipe's tables. That the P100, which has no matrix unit, pads no product "
-        "was "
-        "decided when it was seen that the cells of Table 3 are nearer to equal; with the constants of a card "
-        "with a "
-        f"matrix unit there the mean is {_without_that():.1f} % in place of {means['amoebanet'].executed:.1f} %.",
-        "No absolute throughput is published for these machines. Products of Transformers, which are wide, run "
-        "at the "
-        "peak here, which makes transfers weigh most: at half the peak no entry of theirs changes by more than "
-        f"{_change_at_half_peak():.2f} %. Sizes of Transformers and mini-batches are those of Table 1, {SAMPLES} "
-        f"sequences and {IMAGES} images; a step re-materialises every cell. AmoebaNet-D is taken to run on TPUv2 "
-        "and the Transformer on TPUv3, as in Table 1.",
+    return words(
+        __file__,
+        "speeds",
+        many=MANY,
+        transformers=means["transformer"].executed,
+        amoebanet=means["amoebanet"].executed,
+        largest={count: _largest_share(count) for count in (2, 4, 8)},
+        first=", ".join(f"{_first_share(count):.0f}" for count in (2, 4, 8)),
+        padded=_without_that(),
+        change=_change_at_half_peak(),
+        samples=SAMPLES,
+        images=IMAGES,
     )
 
 

@@ -18,8 +18,7 @@ from pipecut_literature.megatron.transformer_memory import (
     first_stage_bytes,
     layer_activation_bytes,
 )
-from pipecut_literature.studies.study import StudyTable
-from pipecut_literature.studies.text import gib, share
+from pipecut_literature.studies.study import StudyTable, gib, share, words
 
 MIB = 2**20
 TP = 8
@@ -45,16 +44,7 @@ def memory_table() -> StudyTable:
         "Korthikanti et al., Table 2 and eq. (5): activations on the first rank",
         ("model", "configuration", "bytes per layer", "MiB", "first rank, GiB", "extras, GiB", "executed, GiB"),
         tuple(rows),
-        (
-            "The first rank keeps L layers, times 1 + (p - 1)/(p v) with v chunks (175B and 530B); extras are "
-            "the dropout behind the embedding and, for p = 1, the last LayerNorm, the head and the logits. "
-            "They are divided among the t devices, as with sequence parallelism (the paper's §4.3).",
-            "*Executed* is the peak of the layers on the first rank when the schedule runs on the timeline, "
-            f"counted passes and all. It equals the closed form, to the byte, in {_equal_rows()} of {len(rows)} "
-            "rows.",
-            "The paper keeps 2 sbh with full recomputation on each of the t devices; during the recomputation "
-            "of a layer its other activations exist too, which Table 2 leaves out, and so does this table.",
-        ),
+        words(__file__, "activations", equal=_equal_rows(), rows=len(rows)),
     )
 
 
@@ -101,19 +91,7 @@ def statements_table() -> StudyTable:
             "by eq. (8)",
         ),
         tuple(rows),
-        (
-            "The first four in percent of tensor parallelism alone. The paper: each nearly half, both under 20 "
-            "%, full recomputation 10 %; selective recomputation saves 70 % for the 175B model and 65 % for "
-            "the 530B model, and repeats 2.7 % and 1.6 % of the FLOPs. Its 70 % and 65 % are ours.",
-            "**The published 2.7 % and 1.6 % cannot be reproduced from what is repeated**, one forward pass of "
-            "the attention core, 4Bs²h a layer (the paper's appendix A says so too): that is s/18h of 72Bsh², "
-            "so eq. (8), which prints 1 + s/3h, should print 1 + 2s/9h. Its s/6h beyond eq. (7) counts the "
-            "core three times, and gives the published shares, in the last column. Hardware FLOPs in the "
-            "paper's Table 5 inherit this.",
-            "Sequence parallelism and selective recomputation together leave 20.2 %, not under 20 %, of the "
-            "two largest models; the paper measured with stage outputs freed early (appendix B), which these "
-            "formulas leave out.",
-        ),
+        words(__file__, "statements"),
     )
 
 

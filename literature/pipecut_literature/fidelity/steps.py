@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pipecut_literature.fidelity.runs import THOUSANDTHS, Constants, data_sheet, fitted, step_s
 from pipecut_literature.megatron.published import ITERATION_TIMES, MEGATRON_TABLE_1, TERA, PublishedStep
 from pipecut_literature.megatron.transformer import iteration_flops, megatron_bubble
-from pipecut_literature.studies.study import StudyTable
-from pipecut_literature.studies.text import error_percent, mean_absolute, share, signed
+from pipecut_literature.studies.study import StudyTable, error_percent, mean_absolute, share, signed
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from pipecut_literature.fidelity.gpipe import speed_table
 from pipecut_literature.fidelity.memory import memory_table, statements_table, traced_table
 from pipecut_literature.fidelity.runs import THOUSANDTHS, UPDATE, Constants
 from pipecut_literature.fidelity.steps import MEGATRON, SOURCES, steps_table, variants_table
-from pipecut_literature.studies.study import Study, StudyInputs, StudyTable
-from pipecut_literature.studies.text import mean_absolute
+from pipecut_literature.studies.study import Study, StudyInputs, StudyTable, mean_absolute, words
 
 
 def run(inputs: StudyInputs) -> Study:
@@ -51,38 +50,13 @@ def run(inputs: StudyInputs) -> Study:
 
 
 def _reading(constants: Constants) -> tuple[str, ...]:
-    return (
-        "Every run of the first two tables is an instance with a plan: the model as a layer graph (products, "
-        "and the bytes of Megatron-LM's fused kernels), nodes of the library (`dgx-a100`, an adapter for each "
-        "card), Megatron-LM's forms (head and loss on parts of the vocabulary), with sequence parallelism "
-        "those that leave rows between products, replicas, and recomputation of blocks or of their attention "
-        "cores, never of embedding, head or loss. It is priced by the formulas that price every plan "
-        "(`cost.compute: roofline`, `boundary_charge: receiver`, `samples: fractions`) and executed on the "
-        "timeline, interleaved where the run was, with optimiser, head and loss. Fractions divide the "
-        "LayerNorm at the front of a stage over its cards, which Megatron-LM computes whole on each: with whole "
-        "samples the widest row takes 0.2 % longer. Errors are (ours - published) / published.",
-        "**How the constants are found.** The roofline has a curve of two constants: a product runs at the "
-        "share `largest` of the peak as if each of its three sizes were larger by `size`. This command finds "
-        "them from the narrowest and the widest row of SC'21's table: whole numbers at which both come out. "
-        "Three more are not on a data sheet and were measured by others on the same card: sums among the "
-        f"eight cards of a node reach {constants.near} GB/s (nccl-tests, issue 228), a kernel reaches "
-        f"{float(constants.memory):g} of the bandwidth of the memory (NVIDIA's forum, thread 339083, by Nsight "
-        f"Compute), and an adapter {float(constants.far):g} GB/s (SC'21, §5.9: 12.9 TB/s through a bisection "
-        f"that 512 rings cross twice). Megatron-LM's optimiser of 2021 moves {float(UPDATE):g} times the bytes "
-        "that it must, counted in its source (`pipecut_literature/fidelity/runs.py`). All else is of data sheets. "
-        "Nothing is estimated for a row, and nothing from Korthikanti et al.: their software is a year "
-        "younger, and all of their rows are predicted with the constants of SC'21. Found are `largest` "
-        f"{constants.largest / THOUSANDTHS:.3f} and `size` {constants.size}, and with the memory's share these "
-        "are the defaults of `cost.roofline`.",
-        "**What was known when this was decided.** The form of the curve, who pays for a boundary, that "
-        "measurements stand in for data sheets, and which terms are there were decided by people who had seen "
-        "errors of both tables under other constants. The table of variants says what other constants give, "
-        "and [decision 0015](../../docs/decisions/0015-what-a-step-of-megatron-has-in-it.md) which terms were "
-        "tried, with the errors under each.",
-        "Every device sends the part of the rows that it works on over its own adapter, and the receiver "
-        "waits for it. Replicas sum 16-bit gradients after the last backward pass (an assumption: their size "
-        "is not published). Every micro-batch but the first adds its gradients to those before. Since 2022 "
-        "Megatron-LM sums the gradient of a product's input beside the product for its weights (`cost.inside: "
-        "overlapped`): that is the software of Korthikanti et al., not of SC'21. What else the papers hide "
-        "behind other work, or fuse further, is not hidden here.",
+    return words(
+        __file__,
+        "reading",
+        near=constants.near,
+        memory=float(constants.memory),
+        far=float(constants.far),
+        update=float(UPDATE),
+        largest=constants.largest / THOUSANDTHS,
+        size=constants.size,
     )

@@ -20,7 +20,7 @@ from pipecut_literature.gaps.cases import every_series, number_of_cases
 from pipecut_literature.gaps.document import NOTHING, document, summary_table
 from pipecut_literature.gaps.report import to_dict
 from pipecut_literature.gaps.solve import CaseResult, GapTableSearch, run_series
-from pipecut_literature.studies.markdown import to_markdown
+from pipecut_literature.studies.study import to_markdown
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,7 @@ from pipecut.formulation.costs.amounts import goal_text
 from pipecut.formulation.problem.constraints import Goal
 from pipecut_literature.gaps.cases import LARGE_LAYERS, SLOWER, VARIANTS, GapTableFamily
 from pipecut_literature.gaps.report import ALL, BREAKS, FAILED, GAP, NO_PLAN
-from pipecut_literature.studies.study import Study, StudyTable
+from pipecut_literature.studies.study import Study, StudyTable, words
 
 NOTHING = "-"
 TITLE = "How far planners are from the proved optimum"
@@ -36,20 +36,16 @@ def reading(content: Mapping[str, Any]) -> tuple[str, ...]:
     proved = sum(one["proved"] for one in content["cases"])
     impossible = sum(one["impossible"] for one in content["cases"])
     variants = ", ".join(variant.name for variant in VARIANTS)
-    return (
-        f"{len(content['cases'])} of {content['planned']} cases: every shipped scenario, {variants}. The "
-        f"optimum of {proved} is proved, for {impossible} it is proved that no plan exists; of the others a "
-        "bound is known. Every plan was priced and held against all rules by the evaluator; what a planner "
-        "believes of it does not count.",
-        f"*Mixed*: every second server, from the second on, has cards of 1/{SLOWER} of the speed and memory. "
-        "*Steps*: 8 micro-batches, judged by the time of one optimiser step under GPipe or 1F1B. *Memory*: every "
-        "device has that percentage of the smallest memory in which the best plan found without a limit fits. "
-        "So 100 % leaves the optimum where it was, and less asks for another plan. Models of more than "
-        f"{LARGE_LAYERS} layers have fewer cases.",
-        "A gap is (objective - bound) / objective of a plan that keeps the rules: 50 % is twice the optimum. "
-        "Median and worst gap are taken over cases with a proved optimum. `<=` marks a gap to a bound that is no "
-        "proved optimum: the true one is at most that. A planner's plan may break a rule that it does not see; "
-        "such a plan has no gap. `-`: the planner refuses the instance.",
+    return words(
+        __file__,
+        "reading",
+        cases=len(content["cases"]),
+        planned=content["planned"],
+        variants=variants,
+        proved=proved,
+        impossible=impossible,
+        slower=SLOWER,
+        layers=LARGE_LAYERS,
     )
 
 
@@ -70,11 +66,7 @@ def summary_table(content: Mapping[str, Any]) -> StudyTable:
         for row in content["planners"]
         if row["family"] == ALL
     )
-    remarks = (
-        "Cases in which no plan exists are left out, and so are those that a planner refuses. Every other case "
-        "counts once: the plan breaks rules, there is none, or it has a gap to a bound or to the optimum.",
-    )
-    return StudyTable(SUMMARY, columns, rows, remarks)
+    return StudyTable(SUMMARY, columns, rows, words(__file__, "summary"))
 
 
 def families_table(content: Mapping[str, Any], families: Sequence[GapTableFamily]) -> StudyTable:

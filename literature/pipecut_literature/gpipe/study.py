@@ -21,8 +21,17 @@ from pipecut_literature.gpipe.published import (
     TransformerRow,
     transformer,
 )
-from pipecut_literature.studies.study import Study, StudyInputs, StudyTable
-from pipecut_literature.studies.text import GIB, error_percent, gib, mean_absolute, signed
+from pipecut_literature.studies.study import (
+    GIB,
+    Study,
+    StudyInputs,
+    StudyTable,
+    error_percent,
+    gib,
+    mean_absolute,
+    signed,
+    words,
+)
 
 PARTS = (1, 2, 4, 8, 16, 32)
 """Numbers of micro-batches that a mini-batch of 32 has."""
@@ -38,7 +47,7 @@ def run(inputs: StudyInputs) -> Study:
     largest, largest_errors = largest_table(batch)
     return Study(
         "GPipe: how large a model fits",
-        _reading(batch.micro_batches),
+        words(__file__, "reading", micro_batches=batch.micro_batches),
         (memory, micro_batches_table(), largest, amoebanet_table()),
         {"micro_batches": batch.micro_batches, "activation_error_percent": mean_absolute(errors)}
         | {f"largest_layers_error_percent_{name}": error for name, error in largest_errors.items()},
@@ -90,17 +99,11 @@ def transformer_table(batch: GPipeBatch) -> tuple[StudyTable, list[float]]:
             )
         )
     columns = ("column", "L", "parameters", "ours", "their memory, G", "ours, GiB", "error")
-    remarks = (
-        "**The published *Naive-1* column has its two memories swapped**, and stands corrected here: it prints "
-        "11.7G for parameters and 3.15G for activations, but 282.2M parameters at the paper's own 12 bytes are "
-        "3.15 GiB, the rule that all other columns follow within 0.2 %.",
-        "Memories and layers are totals over all accelerators, as in the paper.",
-    )
     return StudyTable(
         f"Table 1, Transformer, {batch.micro_batches} micro-batches",
         (*columns, "activations, G", "ours, GiB", "error"),
         tuple(rows),
-        remarks,
+        words(__file__, "transformer"),
     ), errors
 
 
@@ -144,17 +147,7 @@ def largest_table(batch: GPipeBatch) -> tuple[StudyTable, dict[str, float]]:
         "The most layers that fit",
         ("column", "accelerators", "published L", *heads),
         tuple(rows),
-        (
-            "The largest L for which parameters with their optimiser state, inputs of the cell, and the "
-            "activations of one micro-batch fit on every accelerator, the first also holding the embedding and "
-            "the last the head. Logits and whatever the compiler needs do not count: with 32-bit logits of the "
-            "whole mini-batch (3.9 GiB) the published *Naive-1* would not fit itself.",
-            "No single capacity gives all five rows. One accelerator must have 16 GiB, since the published "
-            "memories of *Pipeline-1* add up to 15.2. On 8 or more the published L is 13 K - 1, and each "
-            "accelerator holds 13.8 on average: there the rule finds room for a 14th layer on each. What "
-            "limited L there, the paper does not say. That 16 decimal gigabytes give 13 K looks better than it "
-            "is.",
-        ),
+        words(__file__, "largest"),
     ), means
 
 
@@ -193,30 +186,5 @@ def amoebanet_table() -> StudyTable:
         "Table 1, AmoebaNet-D",
         (*columns, "activations, G", "all kept, GiB", "times the published"),
         tuple(rows),
-        (
-            "Cells are those of the TPU reference implementation, as torchgpipe's benchmark has them (GPipe's "
-            "paper gives L and D only). Their parameters agree with all five columns. At 12 bytes, in decimal "
-            "gigabytes, three memories agree within 1.1 %; the printed 1.05 stands for 87M parameters and "
-            "24.62 for 2.05B, which the columns do not have. The Transformer's memories are in binary "
-            "gigabytes.",
-            "**The activations cannot be reproduced.** *All kept* is what every convolution, normalisation and "
-            "max pooling keeps of 128 images in 16 bits, without re-materialisation. *Naive-1* keeps much "
-            "less, so the compiler must recompute or share what counts here (which of ReLU's and the "
-            "normalisation's results, the paper does not say). The pipelined columns would need a different "
-            "number of micro-batches each; the paper gives none.",
-        ),
-    )
-
-
-def _reading(micro_batches: int) -> tuple[str, ...]:
-    return (
-        "GPipe (Huang et al., NeurIPS 2019), Table 1: the Transformer has width 2,048, feed-forward width "
-        "8,192, 32 heads, 1,024 tokens and a vocabulary of 32,000; 32 samples a mini-batch; 12 bytes a "
-        "parameter. Its parameters are L (12 h² + 13 h) + 2 V h.",
-        "A layer keeps 2 s h (16 + a s / h) bytes for each sample: Korthikanti et al.'s count of a layer with "
-        "16-bit numbers and no dropout. Neither is said in GPipe's paper, and nothing was fitted to it. "
-        "Without re-materialisation all layers keep this for all samples (*Naive-1*); with it, an accelerator "
-        "keeps the inputs of its cell for all samples, and the rest for one micro-batch.",
-        f"The number of micro-batches of Table 1 is not published. Of the divisors of 32, {micro_batches} comes "
-        "closest to the activations of *Pipeline-1*; it is used for all rows.",
+        words(__file__, "amoebanet"),
     )

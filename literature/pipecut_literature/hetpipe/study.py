@@ -36,9 +36,9 @@ from pipecut_literature.hetpipe.published import (
     TABLE_4,
     PublishedRun,
 )
-from pipecut_literature.hetpipe.text import READING, REMARKS, TITLE
-from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable
+from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, words
 
+TITLE = "HetPipe: allocations of unlike devices to virtual workers"
 FOLDER = SHIPPED / "hetpipe"
 DISTANCES = (0, 1, 4, 32)
 LINE_RATE = Fraction(1)
@@ -83,7 +83,7 @@ def run(inputs: StudyInputs) -> Study:
         f"{source}, {model}, pairs in order": f"{same} of {total}"
         for (source, model), (same, total) in pairs.items()
     }
-    return Study(TITLE, READING, tables, figures)
+    return Study(TITLE, words(__file__, "reading"), tables, figures)
 
 
 def case_of(model: str) -> HetPipeCase:
@@ -120,7 +120,7 @@ def calibration_table(cases: Sequence[HetPipeCase]) -> StudyTable:
         for case in cases
     )
     columns = ("model", "1 V", "of peak", "Horovod, 4 V", "of link", "whole on one device")
-    return StudyTable("What is read from the paper", columns, rows, REMARKS["calibration"])
+    return StudyTable("What is read from the paper", columns, rows, words(__file__, "calibration"))
 
 
 def single_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
@@ -139,7 +139,7 @@ def single_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
         pairs["Fig. 4", case.model] = same_order([row[1] for row in FIGURE_4[case.model]], ours)
     columns = ("model", "virtual worker", "published", "ours", "our order", "minibatches that fit")
     return StudyTable(
-        "Fig. 4: one virtual worker, one minibatch in flight", columns, tuple(rows), REMARKS["single"]
+        "Fig. 4: one virtual worker, one minibatch in flight", columns, tuple(rows), words(__file__, "single")
     )
 
 
@@ -155,7 +155,7 @@ def allocation_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
             cells = (case.model, one.label, str(one.in_flight), str(one.images_per_second))
             rows.append((*cells, f"{mine:.0f}", f"{line:.0f}"))
     columns = ("model", "allocation", "N_m", "published", "ours", "links at line rate")
-    return StudyTable("Fig. 5: allocations of 16 devices", columns, tuple(rows), REMARKS["allocation"])
+    return StudyTable("Fig. 5: allocations of 16 devices", columns, tuple(rows), words(__file__, "allocation"))
 
 
 def growth_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
@@ -175,14 +175,14 @@ def growth_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
                 (case.model, one.label, str(one.in_flight), str(one.images_per_second), f"{mine:.0f}", *both)
             )
     columns = ("model", "devices", "N_m", "HetPipe", "ours", "Horovod", "ours")
-    return StudyTable("Table 4: more and more devices", columns, tuple(rows), REMARKS["growth"])
+    return StudyTable("Table 4: more and more devices", columns, tuple(rows), words(__file__, "growth"))
 
 
 def pairs_table(pairs: Pairs) -> StudyTable:
     """Return how many pairs of rates of each source stand in the published order."""
     rows = tuple((source, model, f"{same} of {total}") for (source, model), (same, total) in pairs.items())
     columns = ("source", "model", "pairs in the published order")
-    return StudyTable("Orders", columns, rows, REMARKS["pairs"])
+    return StudyTable("Orders", columns, rows, ("Pairs that the paper shows as equal are left out.",))
 
 
 def staleness_table(case: HetPipeCase) -> StudyTable:
@@ -194,7 +194,7 @@ def staleness_table(case: HetPipeCase) -> StudyTable:
         rows.append((str(distance), str(stale), f"{case.rate(one, clock_distance=distance):.0f}"))
     columns = ("D", "s_global", "images/s")
     return StudyTable(
-        f"Waves: {case.model}, {one.label}, N_m = {one.in_flight}", columns, tuple(rows), REMARKS["waves"]
+        f"Waves: {case.model}, {one.label}, N_m = {one.in_flight}", columns, tuple(rows), words(__file__, "waves")
     )
 
 
@@ -218,4 +218,4 @@ def pipedream_table(case: HetPipeCase) -> StudyTable:
         ("HetPipe, ED-local", str(published), f"{local:.0f}", "4 virtual workers VRGQ"),
     )
     columns = ("planner", "published", "ours", "plan")
-    return StudyTable(f"PipeDream on this cluster, {case.model}", columns, cells, REMARKS["pipedream"])
+    return StudyTable(f"PipeDream on this cluster, {case.model}", columns, cells, words(__file__, "pipedream"))

@@ -11,9 +11,9 @@ from pipecut_literature.pipedream.code import MachineLevel, Options, PipeDreamPl
 from pipecut_literature.pipedream.paper import LayerRow
 from pipecut_literature.pipedream.profile import read_profile
 from pipecut_literature.pipedream.profiled_model import ProfiledModel
-from pipecut_literature.pipedream.published import PAPER_ROWS, PROGRAM_ROWS, PaperRow, ProgramRow
+from pipecut_literature.pipedream.published import PAPER_ROWS, PROGRAM_ROWS, ProgramRow
 from pipecut_literature.pipedream.states import States, antichain_states, downset_states
-from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable
+from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, words
 
 BYTES_PER_GBIT = 125_000_000
 MACHINES, SPEEDS_GBIT = (4, 8, 16), (25, 10)
@@ -33,7 +33,7 @@ def run(inputs: StudyInputs) -> Study:
     equal = sum(row[-1] == "yes" for table in (charged, free) for row in table.rows)
     return Study(
         "PipeDream: its program, its model, its paper",
-        _reading(),
+        words(__file__, "reading", digits=DIGITS),
         (charged, free, exact, paper_table(walked["vgg16"], pipedream_paper.row(models["vgg16"]))),
         {
             "program_rows": len(charged.rows) + len(free.rows),
@@ -55,18 +55,6 @@ def _profile(data: Path | None, name: str) -> ProfiledModel:
         raise StudyInputError(f"{path}: {error.strerror}") from error
     except FormatError as error:
         raise StudyInputError(str(error)) from error
-
-
-def _reading() -> tuple[str, ...]:
-    return (
-        "Profiles: `profiler/image_classification/profiles` and `profiler/translation/profiles` of "
-        "msr-fiddle/pipedream, times of one minibatch on one device (docs/formats/pipedream-profile.md). The "
-        "program is its `optimizer_graph_hierarchical.py` with one level of machines. Its recurrence is written "
-        "anew in `pipecut_literature/pipedream/code.py`, that of the SOSP'19 paper in "
-        "`pipecut_literature/pipedream/paper.py`.",
-        "The *plan* is the number of replicas of each stage; times are seconds for each minibatch. *Equal* means: "
-        f"the same plan, the same time to {DIGITS} significant digits, and the same speed-ups to four decimals.",
-    )
 
 
 def _levels(machines: int, gbit: int) -> list[MachineLevel]:
@@ -129,13 +117,14 @@ def exact_table(walked: dict[str, States], all_states: dict[str, States]) -> tup
         "The best plan of the program's own model",
         ("profile", "machines", "Gbit/s", "program", "s", "best", "best: s", "loss"),
         tuple(rows),
-        (
-            f"Transfers charged. In {len(losses)} of {len(rows)} cases the program misses the optimum of its own "
-            "model, for two reasons. It counts the bytes behind a cut too high where branches are open "
-            f"({_overcounts(walked, all_states)}), so cuts look dearer than they are. And it walks from the first "
-            f"source only: of GNMT's {len(all_states['gnmt'])} downsets it finds {len(walked['gnmt'])}.",
-            "*Best* is the same recurrence over all downsets with the bytes that do cross. Where plans differ at "
-            "equal time, both are best.",
+        words(
+            __file__,
+            "exact",
+            lost=len(losses),
+            rows=len(rows),
+            counted=_overcounts(walked, all_states),
+            downsets=len(all_states["gnmt"]),
+            found=len(walked["gnmt"]),
         ),
     ), losses
 
@@ -178,22 +167,7 @@ def paper_table(states: States, layers: LayerRow) -> StudyTable:
         "Table 1 of arXiv 1806.03377, and what the published profile gives",
         ("model, machines (cluster)", *columns, *(f"program: {name}" for name in columns), *recurrence),
         tuple(rows),
-        _paper_remarks(PAPER_ROWS),
-    )
-
-
-def _paper_remarks(rows: Sequence[PaperRow]) -> tuple[str, ...]:
-    profiles = ", ".join(dict.fromkeys(row.model for row in rows))
-    return (
-        "The left half was *measured* (cluster A: Titan X, 25 Gbit/s; B: V100, 10 Gbit/s; minibatches of 32), the "
-        "right half is *predicted* from the published profile, measured on a device that the repository does not "
-        "name with minibatches of 128. *x*: speed-up over one machine. *Saved*: bytes that devices send for one "
-        "minibatch, 2 (r - 1) / r of its weights for each stage of r replicas and twice what crosses each cut, "
-        "against data parallelism's 2 (n - 1) / n of all weights.",
-        "Where the plans differ, the paper's came from another profile, which is not public. No rescaling of "
-        "the times or of the bandwidth is known to give the whole column: one factor cannot turn one card and "
-        "minibatch into another. So none is applied, and the rows stand as they come out.",
-        f"Only {profiles} can be compared: Inception-v3 and S2VT have no profile among these data.",
+        words(__file__, "paper", profiles=", ".join(dict.fromkeys(row.model for row in PAPER_ROWS))),
     )
 
 

@@ -22,27 +22,12 @@ from pipecut_literature.pipepar.speed import (
     instance_of,
     times_of,
 )
-from pipecut_literature.studies.study import Study, StudyInputs, StudyTable
+from pipecut_literature.studies.study import Study, StudyInputs, StudyTable, words
 
 TITLE = "PipePar: models, the plan of Table II, and the speed-ups of Fig. 4"
 NOTHING = "-"
 TABLE_II_MODEL, TABLE_II_BATCH = "vgg16", 64
 NAMES = {"vgg": "VGG", "resnet": "ResNet"}
-READING = (
-    "Source: PipePar (CSCWD 2021), Tables I and II and Fig. 4, whose bars were measured to about 0.03. Models: "
-    "VGG and ResNet on 224 x 224 images. Cluster: the paper's Fig. 3, four servers with two RTX 2080 Ti each, 10 "
-    "Gbit/s inside a server and 1 Gbit/s between servers (`scenarios/pipepar`).",
-    "The reading of equations (1) to (4): computing takes 2 FLOP for each multiply-accumulate at the peak of 13.4 "
-    "TFLOP/s, the backward pass twice the forward pass; 4 bytes an element; sums go around a ring; a stage takes "
-    "its computation plus its communication; minibatches follow one another, so a minibatch takes as long as "
-    "the slowest stage. Fig. 4 gives neither micro-batches nor a schedule, and a minibatch passes whole. "
-    "*Boundaries charged*: eq. (4) on what crosses between stages, forward and backward, in parallel to the "
-    "stages. *Boundaries free*: none of it, as Algorithm 2 is printed. *One after another*: eq. (1) as a sum over "
-    "all stages and boundaries, the time of a minibatch that has the pipeline to itself.",
-    "Planners: `data_parallel` (the paper's baseline), `accpar` (one stage on all devices), `pipepar` (Algorithms "
-    "1 and 2 as a true dynamic programme), and the proved optimum. One GPU is the whole model on one device, "
-    "which the paper leaves out. Every plan is priced by the evaluator. Nothing is fitted.",
-)
 
 
 def run(inputs: StudyInputs) -> Study:
@@ -66,7 +51,7 @@ def run(inputs: StudyInputs) -> Study:
             for name in (ACCPAR, PIPEPAR):
                 figures[f"{name}, {model}, {batch}, {reading}"] = _rounded(times.over_baseline(name))
     claims, kept = claims_table({reading: _of(found, reading) for reading in READINGS})
-    return Study(TITLE, READING, (*tables, claims), figures | plan_figures | kept)
+    return Study(TITLE, words(__file__, "reading"), (*tables, claims), figures | plan_figures | kept)
 
 
 def models_table(models: Mapping[str, Sequence[Layer]]) -> tuple[StudyTable, int]:
@@ -89,11 +74,8 @@ def models_table(models: Mapping[str, Sequence[Layer]]) -> tuple[StudyTable, int
             )
         )
     columns = ("model", "parameters, published", "ours", "Flops (G), published", "ours", "10^9 MACs", "equal")
-    remark = (
-        "Ours by the rule that the column follows (`cost.count: torchstat`): one FLOP a multiply-accumulate, "
-        "and biases, activations, norms and poolings. The text's eq. (3) counts two FLOP for each; MACs beside."
-    )
-    return StudyTable("Table I", columns, tuple(rows), (remark,)), sum(row[-1] == "yes" for row in rows)
+    remarks = words(__file__, "table i")
+    return StudyTable("Table I", columns, tuple(rows), remarks), sum(row[-1] == "yes" for row in rows)
 
 
 def plan_table(
@@ -123,11 +105,8 @@ def plan_table(
         *("reading", "Table II's plan", "optimum", "gap", "one GPU", "data parallelism"),
         *("speed-up of Table II", "Fig. 4"),
     )
-    remark = (
-        f"{title_of(TABLE_II_MODEL)}, minibatch {TABLE_II_BATCH}, `scenarios/pipepar/table2.plan.json`. "
-        "No reading makes it the best one, and none gives it the speed-up that Fig. 4 shows."
-    )
-    return StudyTable("Table II against the optimum", columns, tuple(rows), (remark,)), figures
+    remarks = words(__file__, "table ii", model=title_of(TABLE_II_MODEL), batch=TABLE_II_BATCH)
+    return StudyTable("Table II against the optimum", columns, tuple(rows), remarks), figures
 
 
 def stages_table() -> StudyTable:
@@ -143,13 +122,8 @@ def stages_table() -> StudyTable:
         )
         for at, (stage, cost) in enumerate(zip(plan.stages, evaluate(instance, plan).stages, strict=True))
     )
-    remark = (
-        "The slowest boundary lies before a pool that makes the tensor a quarter as large one layer later: "
-        "whoever chose this cut did not charge what crosses it."
-    )
-    return StudyTable(
-        "Table II stage by stage", ("GPU", "layers", "computation", "boundary before"), rows, (remark,)
-    )
+    columns = ("GPU", "layers", "computation", "boundary before")
+    return StudyTable("Table II stage by stage", columns, rows, words(__file__, "stages"))
 
 
 def speed_table(reading: str, rows: Mapping[tuple[int, str], MethodTimes]) -> StudyTable:
@@ -207,12 +181,8 @@ def claims_table(
         for at, name in enumerate(names)
     }
     ahead = [times.baseline / times.one_gpu for rows in found.values() for times in rows.values()]
-    remark = (
-        "The order is one thing, the sizes are another: no reading gives the bars of PipePar. In these equations "
-        f"one GPU alone is {min(ahead):.1f} to {max(ahead):.1f} times as fast as data parallelism over 1 Gbit/s, "
-        "so whoever leaves most of the work on few devices is far ahead; Fig. 4 has no bar for one GPU."
-    )
-    table = StudyTable("What Fig. 4 says", ("statement", "published", *found), cells, (remark,))
+    remarks = words(__file__, "claims", least=min(ahead), most=max(ahead))
+    table = StudyTable("What Fig. 4 says", ("statement", "published", *found), cells, remarks)
     return table, figures
 
 

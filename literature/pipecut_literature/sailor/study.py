@@ -24,47 +24,9 @@ from pipecut_literature.sailor.tables import (
     time_table,
 )
 from pipecut_literature.sailor.time import PredictedTime, predict_time
-from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable
+from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, words
 
 TITLE = "Sailor: real runs predicted from layer profiles"
-READING = (
-    "Source: the artefact of Sailor (Strati et al., SOSP 2025, eth-easl/sailor): times of every layer by card, "
-    "micro-batch size and tensor-parallel degree, layer sizes, bandwidth by message size, and plans of OPT-350M "
-    "(fp32, Adam, 1F1B, DeepSpeed) with the iteration time, the time of the gradient synchronisation "
-    "(`red_grads`) and the peak memory measured on GH200 nodes. Iteration time is the mean at rank 0 after "
-    "three iterations, memory the largest value of `nvidia-smi` on any card.",
-    "Iteration time = pipeline + wait + copies + all-reduce + update. The *pipeline* is executed action by "
-    "action: 1F1B in which a message holds both of its ends until it is through, as blocking sends do. A "
-    "boundary tensor passes at the fitted bandwidth of one card of a node, behind what the hosts need for a "
-    "*message* of any size. Backward passes take the time of the "
-    "device; forward passes take the larger of the device's time and that of the host, which launches the "
-    "kernels. Both come out of the profile: from the smallest micro-batch on, entries nearer to unchanged than "
-    "to doubled when the micro-batch doubles show the host, not the device.",
-    "Behind the pipeline nothing overlaps, since the engine has a barrier there: the *wait* for the slowest of "
-    "n replicas, spread x sqrt(2 ln n) x pipeline; *copies* of the gradients into a flat buffer and back, 24 "
-    "bytes for each parameter where the optimiser moves 28; a ring *all-reduce* over the fitted links; and the "
-    "optimiser's *update*. The profile lists one update for all layers: that of the network of four layers that "
-    "was profiled (the rows of the others are copies), so it is scaled by parameters.",
-    "Peak memory = 20 bytes for each parameter (weight, gradient, two moments, and the flat copy of the "
-    "gradients, "
-    "which PyTorch's allocator cannot put into the blocks that activations left) + stash of the micro-batches in "
-    "flight + working set + unused blocks, a share of the stash + the machine's own share. The working set is "
-    "twice the stash of one inner layer; on "
-    "the last stage, if that is more, four tensors of logits: those of two micro-batches that the engine's "
-    "buffers keep, their gradient, and the temporary of the loss.",
-    "Four constants of a machine need runs: the *spread* of its replicas, from the measured synchronisation "
-    "alone; what its hosts need for a *message*, from the iteration times of runs with several stages; the share "
-    "of *unused blocks*; and the *machine's share* of memory (CUDA context, NCCL, libraries). "
-    "The last two say apart what grows with a model and what does not; no other grows with one. Each is a median "
-    "over the measured runs on the same cards, and every prediction leaves its own run out. No other number is "
-    "taken from a run, and none belongs to a single run. What the terms are was decided with these runs in "
-    "view, so leaving one out tests the constants, not that choice; the last table shows what each choice is "
-    "worth. `pipecut_literature/sailor/` explains every term.",
-)
-PUBLISHED = (
-    "Published for comparison, mean absolute errors of simulators on the 15 runs on GH200, time / memory: "
-    "Sailor 8.9 % / 5.9 %, Metis 12.2 % / 50.6 %, Varuna 11.4 % / 69.3 %, FlashFlex 21.8 % / 73.0 %."
-)
 LONGEST = 1_000_000
 """Micro-batches times stages that are executed; more would take minutes and gigabytes."""
 NO_TIME = LinkFit(0.0, 0.0, 1e9, 1e18)
@@ -81,7 +43,7 @@ def run(inputs: StudyInputs) -> Study:
     time = mean_percent([row.time_error for row in rows.values()])
     memory = mean_percent([row.memory_error for row in rows.values()])
     tables = (
-        error_table(rows, PUBLISHED),
+        error_table(rows),
         time_table(rows),
         breakdown_table(rows),
         memory_table(rows),
@@ -97,7 +59,7 @@ def run(inputs: StudyInputs) -> Study:
     for name, row in rows.items():
         figures[f"{name}: iteration_ns"] = row.time.iteration_ns
         figures[f"{name}: peak_memory_bytes"] = row.memory.peak_bytes
-    return Study(TITLE, READING, tables, figures)
+    return Study(TITLE, words(__file__, "reading"), tables, figures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pipecut_literature.sailor.constants import MachineConstants, SailorRun
 from pipecut_literature.sailor.memory import PredictedMemory
 from pipecut_literature.sailor.run import SailorPlan
 from pipecut_literature.sailor.time import PredictedTime
-from pipecut_literature.studies.study import StudyTable
+from pipecut_literature.studies.study import StudyTable, words
 
 GIB = 2**30
 Machines = Mapping[tuple[str, ...], tuple[MachineConstants, Sequence[MachineConstants]]]
@@ -72,7 +72,7 @@ def mean_percent(errors: Sequence[float | None]) -> float | None:
     return 100 * sum(found) / len(found) if found else None
 
 
-def error_table(rows: Mapping[str, Predicted], published: str) -> StudyTable:
+def error_table(rows: Mapping[str, Predicted]) -> StudyTable:
     """Return the mean absolute errors."""
     parts = {
         "iteration time": [row.time_error for row in rows.values()],
@@ -85,7 +85,7 @@ def error_table(rows: Mapping[str, Predicted], published: str) -> StudyTable:
         for name, errors in parts.items()
     )
     columns = ("predicted", "runs", "mean absolute error", "largest")
-    return StudyTable("Mean absolute errors", columns, lines, (published,))
+    return StudyTable("Mean absolute errors", columns, lines, words(__file__, "published"))
 
 
 def time_table(rows: Mapping[str, Predicted]) -> StudyTable:
@@ -102,11 +102,7 @@ def time_table(rows: Mapping[str, Predicted]) -> StudyTable:
         )
         for name, row in rows.items()
     )
-    remarks = (
-        "Not predicted: what the host does for a micro-batch outside of layers and messages (loading it), which "
-        "no profile shows.",
-    )
-    return StudyTable("Iteration time", columns, lines, remarks)
+    return StudyTable("Iteration time", columns, lines, words(__file__, "time"))
 
 
 def breakdown_table(rows: Mapping[str, Predicted]) -> StudyTable:
@@ -132,17 +128,11 @@ def breakdown_table(rows: Mapping[str, Predicted]) -> StudyTable:
         for name, row in rows.items()
     )
     doubtful = [name for name, row in rows.items() if not row.bare.sync_is_plausible]
-    remarks = (
-        "Synchronisation is the sum of wait, copies and all-reduce. Not predicted: the host's time to launch the "
-        "copies, one for each tensor, which is what is left of `red_grads` where there is a single replica.",
-        *(
-            f"{name}: the measured synchronisation and the predicted pipeline are together more than a quarter "
-            "longer than the measured iteration; the timer must have counted passes. It is not used for the "
-            "spread."
-            for name in doubtful
-        ),
-    )
-    return StudyTable("Where the time goes", columns, lines, remarks)
+    remarks = [
+        *words(__file__, "terms"),
+        *(one for name in doubtful for one in words(__file__, "doubtful", name=name)),
+    ]
+    return StudyTable("Where the time goes", columns, lines, tuple(remarks))
 
 
 def memory_table(rows: Mapping[str, Predicted]) -> StudyTable:
@@ -201,17 +191,8 @@ def constants_table(machines: Machines) -> StudyTable:
         )
         share = f"{_gib(whole.machine_bytes)} GiB"
         lines.append((" ".join(cards), "machine's share of memory", share, str(whole.memory_runs), between))
-    remarks = (
-        "A spread rests on the runs with more than one replica: (`red_grads` - copies - all-reduce) / (pipeline x "
-        "sqrt(2 ln n)), median. What hosts need for a message rests on the runs with several stages: the median "
-        "of the time by which they are longer than predicted without it, over how often a message is waited for. "
-        "Unused blocks and the machine's share rest on all runs with a measured peak: the "
-        "median slope of what is measured beyond the plan's bytes over the stash, between any two runs, and the "
-        "median of the rest. With 0 runs: no spread, no time of hosts, no unused blocks, and the share that "
-        "Sailor's planner reserves, 2 GB for cards that work alone and 3 GB in a tensor-parallel group.",
-    )
     columns = ("cards", "constant", "from all runs", "runs", "with one run left out")
-    return StudyTable("Constants of the machine", columns, tuple(lines), remarks)
+    return StudyTable("Constants of the machine", columns, tuple(lines), words(__file__, "constants"))
 
 
 def term_table(variants: Mapping[str, Sequence[float | None]]) -> StudyTable:

@@ -12,8 +12,7 @@ from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError, output_path
 from pipecut.ingest.files import atomic_write
 from pipecut_literature.studies.catalogue import STUDIES
-from pipecut_literature.studies.markdown import to_markdown
-from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs
+from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, to_markdown
 
 if TYPE_CHECKING:
     from rich.table import Table

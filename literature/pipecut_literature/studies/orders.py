@@ -22,7 +22,7 @@ from pipecut_literature.studies.order_cases import (
     same_memory,
     too_few_in_flight,
 )
-from pipecut_literature.studies.study import Study, StudyInputs, StudyTable
+from pipecut_literature.studies.study import Study, StudyInputs, StudyTable, words
 
 TIME_LIMIT_S = 10.0
 """For each search, unless another is given."""
@@ -36,21 +36,6 @@ NAMES = {
     "zero_bubble_h1": "ZB-H1",
     "interleaved": "interleaved 1F1B",
 }
-READING = (
-    "For given times of forward passes, backward passes and transfers, the order in which each device does its "
-    "actions decides how long an optimiser step takes. The best order is found and proved by CP-SAT "
-    "(`solvers/order`); its makespan is that of the timeline, which shares no code with the search. Fixed "
-    "schedules are executed on the same timeline.",
-    "The loss of a schedule is (its makespan - the best makespan) / the best makespan. Where a schedule needs "
-    "more memory than there is, it has no loss but a dash. Where a search was stopped by its time limit, the loss "
-    "is to the best order found, so a lower limit; such cases are counted.",
-    "The cases are made up: three shapes of unequal stages (first slow, last slow, uneven), 2 to 4 stages, 2, 4 "
-    "and 8 micro-batches, transfers that are free, short (1 to 2 ms) or as long as a pass (3 to 4 ms), forward "
-    "passes of 2 to 5 ms and backward passes of 4 to 9 ms. Random stages show how much hangs on that choice. "
-    "Memory is unlimited, or on each rank what 1F1B needs there, or on every rank what 1F1B needs on the first.",
-    "With split backward passes (input gradient and weight gradient as two actions, half of the backward pass "
-    "each) naive, GPipe and 1F1B still do whole ones: that is what they lose to zero-bubble orders.",
-)
 
 
 def run(inputs: StudyInputs) -> Study:
@@ -68,7 +53,12 @@ def run(inputs: StudyInputs) -> Study:
         case_table("Every case, whole backward passes", whole),
         case_table("Every case, split backward passes", apart),
     )
-    return Study("What fixed schedules lose against the best order", READING, tables, figures(whole, apart))
+    return Study(
+        "What fixed schedules lose against the best order",
+        words(__file__, "reading"),
+        tables,
+        figures(whole, apart),
+    )
 
 
 Compared = tuple[OrderCase, Comparison]
@@ -196,12 +186,7 @@ def _shared_table(whole: Sequence[Compared], limits: Limits) -> Content:
         cells = (_cell(one, name) for name in ("gpipe", "one_f_one_b", "interleaved"))
         rows.append((case.shape, str(case.problem.micro_batches), case.transfers, *_best(one), *cells))
     columns = ("stages", "M", "transfers", "best", "proof", "seconds", "GPipe", "1F1B", "interleaved 1F1B")
-    remark = (
-        "Two stages on each of two ranks, no memory limit; makespans in ms (loss). GPipe and 1F1B have no such "
-        "placement of their own: a rank takes its stages' actions in the order in which they would begin on ranks "
-        "of their own."
-    )
-    return columns, tuple(rows), (remark,)
+    return columns, tuple(rows), words(__file__, "shared")
 
 
 def _witnesses(limits: Limits) -> Iterable[tuple[str, Comparison]]:

@@ -1,9 +1,23 @@
-"""What a study returns: tables of text with the reading that was taken, ready for a terminal or a document."""
+"""What a study returns: tables of text with the reading that was taken, ready for a terminal or a document.
+
+Its words lie in a file beside it, and its numbers are written here, as is its document: Markdown with the command
+that wrote it, the date and the reading taken.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipecut.ingest.text.yaml_source import Document
+
+GIB = 2**30
+WORDS = "words.yaml"
+"""The file beside a study that holds its paragraphs by name; a place for a number is written ``{name}``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +58,75 @@ class StudyInputs:
 
 class StudyInputError(ValueError):
     """The user's data or plans are missing or wrong; the message names the file."""
+
+
+def words(module: str, name: str, /, **numbers: object) -> tuple[str, ...]:
+    """Return paragraphs of the study of a module (its ``__file__``), numbers in their places.
+
+    Raises KeyError for a name that its file of words does not have, and for a place without a number.
+    """
+    return tuple(one.format(**numbers) for one in _paragraphs(Path(module).with_name(WORDS))[name])
+
+
+@cache
+def _paragraphs(path: Path) -> dict[str, list[str]]:
+    found: Any = Document.read(path).data
+    return found
+
+
+def to_markdown(study: Study, command: str, date: str) -> str:
+    """Return the document of a study. ``command`` is what a reader types to write it again."""
+    parts = [f"# {study.title}", f"Written by `{command}` on {date}.", *study.reading]
+    for table in study.tables:
+        parts += [f"## {table.title}", "\n".join(_lines(table)), *table.remarks]
+    return "\n\n".join(parts) + "\n"
+
+
+def _lines(table: StudyTable) -> Iterator[str]:
+    yield _row(table.columns)
+    yield "|" + "|".join("---:" if _holds_numbers(table, at) else "---" for at in range(len(table.columns))) + "|"
+    for row in table.rows:
+        yield _row(row)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _holds_numbers(table: StudyTable, at: int) -> bool:
+    """Tell whether most cells of a column begin like a number."""
+    cells = [row[at] for row in table.rows if row[at] not in ("", "-")]
+    return bool(cells) and sum(cell[0] in "+-0123456789<" for cell in cells) * 2 > len(cells)
+
+
+class Errors(NamedTuple):
+    """Mean absolute errors of a published table, in percent: of the executed schedule and of the closed form."""
+
+    executed: float
+    closed_form: float
+
+
+def error_percent(predicted: Fraction | float, published: Fraction | float) -> float:
+    """Return how far a prediction is above the published number, in percent of the latter."""
+    return float((predicted / published - 1) * 100)
+
+
+def mean_absolute(errors: Iterable[float]) -> float:
+    """Return the mean of absolute values."""
+    values = [abs(error) for error in errors]
+    return sum(values) / len(values)
+
+
+def signed(percent: float) -> str:
+    """Write an error."""
+    return f"{round(percent, 1) + 0.0:+.1f} %"  # + 0.0: no negative zero
+
+
+def share(value: Fraction | float) -> str:
+    """Write a fraction in percent."""
+    return f"{float(value) * 100:.1f} %"
+
+
+def gib(amount_bytes: Fraction | int) -> str:
+    """Write bytes in GiB."""
+    return f"{float(amount_bytes) / GIB:.2f}"

@@ -13,8 +13,7 @@ from pipecut_literature.accpar.published import ALEXNET, BATCH, BYTES_PER_ELEMEN
 from pipecut_literature.accpar.study import run, types_table
 from pipecut_literature.common.halves import Halves, bisected
 from pipecut_literature.studies.catalogue import STUDIES
-from pipecut_literature.studies.markdown import to_markdown
-from pipecut_literature.studies.study import StudyInputs
+from pipecut_literature.studies.study import StudyInputs, to_markdown
 from tests.commands.fakes import ROOT
 
 GBIT = Link(10**9)

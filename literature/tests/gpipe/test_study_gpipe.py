@@ -7,8 +7,7 @@ import pytest
 from pipecut_literature.gpipe.published import TRANSFORMER_ROWS
 from pipecut_literature.gpipe.study import estimated_micro_batches, run
 from pipecut_literature.studies.catalogue import STUDIES
-from pipecut_literature.studies.markdown import to_markdown
-from pipecut_literature.studies.study import Study, StudyInputs
+from pipecut_literature.studies.study import Study, StudyInputs, to_markdown
 from tests.commands.fakes import ROOT
 
 

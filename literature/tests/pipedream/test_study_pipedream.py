@@ -11,8 +11,7 @@ from pipecut_literature.pipedream.code import PipeDreamStage
 from pipecut_literature.pipedream.paper import LayerRow
 from pipecut_literature.pipedream.study import run, saved
 from pipecut_literature.studies.catalogue import STUDIES
-from pipecut_literature.studies.markdown import to_markdown
-from pipecut_literature.studies.study import StudyInputError, StudyInputs
+from pipecut_literature.studies.study import StudyInputError, StudyInputs, to_markdown
 from tests.commands.fakes import ROOT
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))

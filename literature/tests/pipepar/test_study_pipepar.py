@@ -33,8 +33,7 @@ from pipecut_literature.pipepar.study import (
     title_of,
 )
 from pipecut_literature.studies.catalogue import STUDIES
-from pipecut_literature.studies.markdown import to_markdown
-from pipecut_literature.studies.study import StudyInputs
+from pipecut_literature.studies.study import StudyInputs, to_markdown
 from tests.commands.fakes import ROOT
 
 pytest.importorskip("torch")

@@ -13,8 +13,7 @@ import pytest
 from pipecut_literature.sailor.study import run
 from pipecut_literature.sailor.tables import short_names
 from pipecut_literature.studies.catalogue import STUDIES
-from pipecut_literature.studies.markdown import to_markdown
-from pipecut_literature.studies.study import StudyInputs
+from pipecut_literature.studies.study import StudyInputs, to_markdown
 from tests.command_line import Command
 from tests.commands.fakes import ROOT
 
