@@ -3,9 +3,8 @@ import random
 
 import pytest
 
-from pipecut_literature.common.downsets import bits, downsets, masks, reachable, topological
-from pipecut_literature.common.errors import TooManyDownsetsError
-from pipecut_literature.dnn_partitioning.hash_order import TABLE_SIZES, hash_order
+from pipecut_literature.common.downsets import TooManyDownsetsError, bits, downsets, masks, reachable, topological
+from pipecut_literature.dnn_partitioning.graph import TABLE_SIZES, hash_order
 
 
 def random_edges(seed, size, density):

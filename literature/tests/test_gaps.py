@@ -36,8 +36,20 @@ from pipecut_literature.gaps.cases import (
     smallest_fit,
     with_memory,
 )
-from pipecut_literature.gaps.document import document, gap_text, planner_cell, summary_table
-from pipecut_literature.gaps.report import BREAKS, FAILED, GAP, NO_PLAN, REFUSED, entry, summary, to_dict
+from pipecut_literature.gaps.document import (
+    BREAKS,
+    FAILED,
+    GAP,
+    NO_PLAN,
+    REFUSED,
+    document,
+    entry,
+    gap_text,
+    planner_cell,
+    summary,
+    summary_table,
+    to_dict,
+)
 from pipecut_literature.gaps.solve import CaseResult, GapTableSearch, Provers, run_series
 from pipecut_literature.studies.study import to_markdown
 from tests.command_line import Command

@@ -13,8 +13,7 @@ from pipecut.formulation.problem.layers import layers_of
 from pipecut_literature.fidelity.gpipe import speed_table
 from pipecut_literature.fidelity.memory import LAYOUTS, memory_table, statements_table
 from pipecut_literature.fidelity.runs import Constants, data_sheet, fitted, instance_of, plan_of, step_s
-from pipecut_literature.fidelity.steps import KORTHIKANTI, MEGATRON, errors_of, steps_table
-from pipecut_literature.fidelity.study import run
+from pipecut_literature.fidelity.study import KORTHIKANTI, MEGATRON, errors_of, run, steps_table
 from pipecut_literature.gpipe.amoebanet import amoebanet_d
 from pipecut_literature.gpipe.published import SPEED_TABLES
 from pipecut_literature.megatron.layers import transformer_layers

@@ -4,13 +4,21 @@ The planner of dnn-partitioning calls a downset an *ideal*; PipeDream describes 
 nodes, an *antichain*. The sets are found depth first, nodes tried in rising order, because that is the order
 in which those programs number them, and their ties follow it. The full number can be exponential in the width
 of the graph, so every enumeration has a limit.
+
+Why a peer's planner returns no plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from pipecut_literature.common.errors import TooManyDownsetsError
+
+class TooManyDownsetsError(ValueError):
+    """The graph has more downsets than the caller is ready to enumerate."""
+
+
+class NothingFitsError(ValueError):
+    """No plan fits into the memory of the devices (or, for dnn-partitioning, onto what they support)."""
 
 
 def masks(size: int, edges: Iterable[tuple[int, int]]) -> list[int]:

@@ -24,10 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecut_literature.common.downsets import bits, downsets, masks
-from pipecut_literature.common.errors import NothingFitsError
+from pipecut_literature.common.downsets import NothingFitsError, bits, downsets, masks
+from pipecut_literature.dnn_partitioning.file import PlacementProblem
 from pipecut_literature.dnn_partitioning.graph import ContiguousSets, Graph, prepared
-from pipecut_literature.dnn_partitioning.problem import PlacementProblem
 
 Reals = NDArray[np.float64]
 IDEALS = 5_000

@@ -23,9 +23,8 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut_literature.dnn_partitioning.dp import load
-from pipecut_literature.dnn_partitioning.file import LINK_BYTES_PER_SECOND
+from pipecut_literature.dnn_partitioning.file import LINK_BYTES_PER_SECOND, PlacementProblem
 from pipecut_literature.dnn_partitioning.graph import contracted, original, with_cycles_merged, with_twins
-from pipecut_literature.dnn_partitioning.problem import PlacementProblem
 
 NS = 10**9
 HOST, ACCELERATOR = "host", "accelerator"

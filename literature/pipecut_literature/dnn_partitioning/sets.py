@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from pipecut_literature.dnn_partitioning.dp import DeviceShare, load
+from pipecut_literature.dnn_partitioning.file import PlacementProblem
 from pipecut_literature.dnn_partitioning.graph import Graph, contracted, original, with_cycles_merged, with_twins
-from pipecut_literature.dnn_partitioning.problem import PlacementProblem
 
 UNITS = 10**12
 """Whole units of time in a second."""

@@ -11,9 +11,8 @@ from pipecut.ingest.graphs.foreign import FormatError
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.choices import trainings as choices
 from pipecut_literature.dnn_partitioning.dp import place
-from pipecut_literature.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
+from pipecut_literature.dnn_partitioning.file import EdgeCosts, PlacementProblem, read_dnn_partitioning
 from pipecut_literature.dnn_partitioning.instance import as_instance, in_whole_ns, largest_load_s
-from pipecut_literature.dnn_partitioning.problem import PlacementProblem
 from pipecut_literature.dnn_partitioning.sets import DecidedPlacement, decide
 from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, words
 

@@ -14,11 +14,11 @@ from pipecut.formulation.problem.instance import build_instance
 from pipecut.formulation.problem.layers import Layer, Split, layer_graph
 from pipecut.formulation.problem.options import Compute, CostModel
 from pipecut.formulation.problem.training import Training
-from pipecut_literature.common.accelerator import Accelerator
 from pipecut_literature.gpipe.amoebanet import amoebanet_d
 from pipecut_literature.gpipe.memory import GPipeBatch
 from pipecut_literature.gpipe.published import IMAGES, SAMPLES, SPEED_TABLES, SpeedTable, transformer
 from pipecut_literature.gpipe.time import (
+    Accelerator,
     LayerLine,
     amoebanet_network,
     closed_form_speed,

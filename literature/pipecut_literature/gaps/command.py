@@ -17,8 +17,7 @@ from pipecut.formulation.outcome import Limits
 from pipecut.ingest.files import atomic_write
 from pipecut.solvers.catalogue import all_names
 from pipecut_literature.gaps.cases import every_series, number_of_cases
-from pipecut_literature.gaps.document import NOTHING, document, summary_table
-from pipecut_literature.gaps.report import to_dict
+from pipecut_literature.gaps.document import NOTHING, document, summary_table, to_dict
 from pipecut_literature.gaps.solve import CaseResult, GapTableSearch, run_series
 from pipecut_literature.studies.study import to_markdown
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from pipecut.formulation.problem.instance import Instance
     from pipecut.formulation.problem.plan import Plan
-    from pipecut_literature.orders.compare import Comparison
-    from pipecut_literature.orders.outcome import OrderOutcome
+    from pipecut_literature.orders.fixed import OrderOutcome
     from pipecut_literature.orders.problem import OrderProblem
+    from pipecut_literature.orders.solve import Comparison
 
 PROOFS = {
     Proof.OPTIMAL: "proved: no order of these actions is shorter",
@@ -156,8 +156,8 @@ def best_order_of(instance: Instance, plan: Plan, limits: Limits) -> BestOrder:
     taken as 1F1B with one, as for every order that is given. Raises OrderError where no order can be sought, and
     FalseClaimError for a defect. Cost: that of ``pipecut_literature.orders.solve.solve``.
     """
-    from pipecut_literature.orders.compare import compare
     from pipecut_literature.orders.problem import OrderError
+    from pipecut_literature.orders.solve import compare
 
     schedule, chunks = instance.training.schedule, instance.training.chunks
     if chunks > 1:

@@ -3,6 +3,8 @@
 The search begins between a proven bound (``bounds``) and the best fixed order, and closes in on the optimum by
 whole nanoseconds: "nothing ends by UB - 1" is the proof (``solvers.search.incumbent``). A schedule counts at what
 the timeline says of it, never at what the model says.
+
+What fixed orders lose against the proved optimum of the same stages and devices, in the same memory.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
@@ -21,11 +24,17 @@ from pipecut.formulation.timeline.measures import Footprint
 from pipecut.solvers.cpsat.engine import found, make_solver, run
 from pipecut.solvers.search.incumbent import close, questions
 from pipecut_literature.orders.bounds import Bounds
-from pipecut_literature.orders.fixed import execute, fixed_orders, least_memory
-from pipecut_literature.orders.outcome import OrderOutcome, checked, memory_excess
+from pipecut_literature.orders.families import OrderVariables, build
+from pipecut_literature.orders.fixed import (
+    Executed,
+    OrderOutcome,
+    checked,
+    execute,
+    fixed_orders,
+    least_memory,
+    memory_excess,
+)
 from pipecut_literature.orders.problem import OrderProblem
-from pipecut_literature.orders.valid import build
-from pipecut_literature.orders.variables import OrderVariables
 
 NAME = "best"
 """What the schedule that was found is called."""
@@ -209,3 +218,39 @@ def _schedule(v: OrderVariables, solver: cp_model.CpSolver) -> PipelineSchedule:
             rows[v.problem.stage_ranks[stage]].append((solver.value(begin), Action(stage, kind, m)))
     ordered = [[action for _, action in sorted(row, key=lambda one: one[0])] for row in rows]
     return PipelineSchedule.of_actions(NAME, ordered)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The best order, and every fixed order by name as its authors have it: executed, whether it fits or not."""
+
+    problem: OrderProblem
+    outcome: OrderOutcome
+    fixed: dict[str, Executed]
+
+    def fits(self, name: str) -> bool:
+        """Tell whether a fixed order keeps within the memory of every rank."""
+        return self.fixed[name].fits(self.problem)
+
+    def loss(self, name: str) -> Fraction | None:
+        """Return by how much of the best order's makespan a fixed order is longer; None if it does not fit.
+
+        A lower limit of the loss to the optimum unless the outcome is OPTIMAL.
+        """
+        best = self.outcome.makespan_ns
+        if best is None or not self.fits(name):
+            return None
+        return Fraction(self.fixed[name].makespan_ns - best, best)
+
+
+def compare(problem: OrderProblem, limits: Limits) -> Comparison:
+    """Return the best order beside the fixed ones. Cost: that of ``best_order``.
+
+    Naive, GPipe and 1F1B are executed with whole backward passes even where the problem has split ones: an order
+    of split passes can always do at least as well, by doing ``W`` right after ``I``. (Where the weight gradient
+    needs more bytes than the whole stash, it may need more memory.)
+    """
+    fixed = fixed_orders(replace(problem, split=False))
+    if problem.split:
+        fixed = fixed_orders(problem) | fixed
+    return Comparison(problem, solve(problem, limits), fixed)

@@ -33,8 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecut.formulation.limits import NEVER, Deadline, in_time
-from pipecut_literature.common.errors import NothingFitsError
-from pipecut_literature.pipedream.profiled_model import ProfiledModel
+from pipecut_literature.common.downsets import NothingFitsError
+from pipecut_literature.pipedream.profile import ProfiledModel
 from pipecut_literature.pipedream.states import States, antichain_states
 
 Reals = NDArray[np.float64]

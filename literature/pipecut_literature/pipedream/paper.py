@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pipecut.formulation.limits import NEVER, Deadline, in_time
 from pipecut_literature.common.downsets import bits, masks, topological
 from pipecut_literature.pipedream.code import MachineLevel, PipeDreamStage
-from pipecut_literature.pipedream.profiled_model import ProfiledModel
+from pipecut_literature.pipedream.profile import ProfiledModel
 
 Reals = NDArray[np.float64]
 

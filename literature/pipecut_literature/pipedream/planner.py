@@ -52,7 +52,7 @@ from pipecut_literature.pipedream import code as pipedream_code
 from pipecut_literature.pipedream import paper as pipedream_paper
 from pipecut_literature.pipedream.code import MachineLevel, PipeDreamStage
 from pipecut_literature.pipedream.paper import LayerRow
-from pipecut_literature.pipedream.profiled_model import ProfiledLayer, ProfiledModel
+from pipecut_literature.pipedream.profile import ProfiledLayer, ProfiledModel
 from pipecut_literature.pipedream.states import States, antichain_states
 
 NAME, NAME_OF_CODE = "pipedream", "pipedream_code"

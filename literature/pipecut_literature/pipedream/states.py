@@ -22,9 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecut_literature.common.downsets import bits, downsets, masks, reachable, topological
-from pipecut_literature.common.errors import TooManyDownsetsError
-from pipecut_literature.pipedream.profiled_model import ProfiledModel
+from pipecut_literature.common.downsets import TooManyDownsetsError, bits, downsets, masks, reachable, topological
+from pipecut_literature.pipedream.profile import ProfiledModel
 
 NS_PER_SECOND = 1e9
 

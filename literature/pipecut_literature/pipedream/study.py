@@ -9,8 +9,7 @@ from pipecut.ingest.graphs.foreign import FormatError
 from pipecut_literature.pipedream import paper as pipedream_paper
 from pipecut_literature.pipedream.code import MachineLevel, Options, PipeDreamPlan, PipeDreamStage, optimise_states
 from pipecut_literature.pipedream.paper import LayerRow
-from pipecut_literature.pipedream.profile import read_profile
-from pipecut_literature.pipedream.profiled_model import ProfiledModel
+from pipecut_literature.pipedream.profile import ProfiledModel, read_profile
 from pipecut_literature.pipedream.published import PAPER_ROWS, PROGRAM_ROWS, ProgramRow
 from pipecut_literature.pipedream.states import States, antichain_states, downset_states
 from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, words

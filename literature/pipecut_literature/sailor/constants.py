@@ -26,8 +26,7 @@ from itertools import combinations
 from statistics import median
 
 from pipecut_literature.sailor.memory import PredictedMemory, predict_memory
-from pipecut_literature.sailor.profile import ProfiledMachine
-from pipecut_literature.sailor.run import SailorPlan
+from pipecut_literature.sailor.profile import ProfiledMachine, SailorPlan
 from pipecut_literature.sailor.time import PredictedTime, order_statistic, predict_time
 
 ALONE_BYTES = 2_000_000_000

@@ -20,7 +20,7 @@ outputs         the last stage keeps the logits of its last two micro-batches: t
 machine         what the driver counts besides PyTorch's tensors: CUDA context, kernels, buffers of NCCL, work
                 space of cuBLAS; the same for every model
 unused          blocks that the allocator holds but does not use, as a share of the stash. Both are constants of a
-                machine, estimated from runs (``measured_constants``)
+                machine, estimated from runs (``constants``)
 ==============  ===================================================================================================
 
 Measured values are those of ``nvidia-smi``, in whole MiB; predictions are rounded up to them. Sources: DeepSpeed's
@@ -34,8 +34,7 @@ from dataclasses import dataclass
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from pipecut.formulation.timeline.measures import peak_in_flight
-from pipecut_literature.sailor.profile import ProfiledMachine
-from pipecut_literature.sailor.run import LayerSizes, SailorPlan, SailorStage
+from pipecut_literature.sailor.profile import LayerSizes, ProfiledMachine, SailorPlan, SailorStage
 from pipecut_literature.sailor.time import check_layers, sizes_of
 
 STATE_COPIES = 5

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 from pipecut.formulation.problem.plan import Span
 from pipecut.ingest.graphs.foreign import FormatError
 from pipecut_literature.common.json_source import Count, Real, Strict, Whole, as_tuple, ns_of_seconds, read_json
-from pipecut_literature.sailor.run import SailorMeasurement, SailorPlan, SailorReplica, SailorStage
+from pipecut_literature.sailor.profile import SailorMeasurement, SailorPlan, SailorReplica, SailorStage
 
 LONGEST = 100_000
 

@@ -24,7 +24,7 @@ from pipecut_literature.common.json_source import (
     ns_of_seconds,
     read_json,
 )
-from pipecut_literature.sailor.run import LayerSizes, LayerTimes, LinkFit, SailorLinks
+from pipecut_literature.sailor.profile import LayerSizes, LayerTimes, LinkFit, SailorLinks
 
 STRICT_ROOT = ConfigDict(strict=True, frozen=True)
 Triple = Annotated[tuple[Real, Real, Real], BeforeValidator(as_tuple)]

@@ -8,7 +8,7 @@ from math import ceil
 
 from pipecut_literature.sailor.constants import MachineConstants, SailorRun
 from pipecut_literature.sailor.memory import PredictedMemory
-from pipecut_literature.sailor.run import SailorPlan
+from pipecut_literature.sailor.profile import SailorPlan
 from pipecut_literature.sailor.time import PredictedTime
 from pipecut_literature.studies.study import StudyTable, words
 

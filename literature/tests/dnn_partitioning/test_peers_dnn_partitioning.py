@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from pipecut_literature.common.errors import NothingFitsError, TooManyDownsetsError
+from pipecut_literature.common.downsets import NothingFitsError, TooManyDownsetsError
 from pipecut_literature.dnn_partitioning.dp import load, place
-from pipecut_literature.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
+from pipecut_literature.dnn_partitioning.file import (
+    EdgeCosts,
+    PlacementNode,
+    PlacementProblem,
+    read_dnn_partitioning,
+)
 from pipecut_literature.dnn_partitioning.graph import ContiguousSets, contracted, original, prepared, with_twins
-from pipecut_literature.dnn_partitioning.problem import PlacementNode, PlacementProblem
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
 

@@ -12,11 +12,11 @@ from pipecut.formulation.outcome import Limits, Outcome
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.choices.any_order import any_order
-from pipecut_literature.common.errors import NothingFitsError
+from pipecut_literature.common.downsets import NothingFitsError
 from pipecut_literature.dnn_partitioning import study
 from pipecut_literature.dnn_partitioning.dp import load, place
+from pipecut_literature.dnn_partitioning.file import PlacementProblem
 from pipecut_literature.dnn_partitioning.instance import as_instance, in_whole_ns, largest_load_s
-from pipecut_literature.dnn_partitioning.problem import PlacementProblem
 from pipecut_literature.dnn_partitioning.sets import decide
 from pipecut_literature.studies.study import StudyInputError, StudyInputs
 

@@ -7,8 +7,13 @@ import pytest
 from pipecut.formulation.predictor.curves import Measured
 from pipecut.formulation.problem.layers import Split, layers_of
 from pipecut.ingest.graphs.foreign import SHOWN, FormatError
-from pipecut_literature.pipedream.profile import LARGEST_FILE, measured_layers, read_profile
-from pipecut_literature.pipedream.profiled_model import ProfiledLayer, ProfiledModel
+from pipecut_literature.pipedream.profile import (
+    LARGEST_FILE,
+    ProfiledLayer,
+    ProfiledModel,
+    measured_layers,
+    read_profile,
+)
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
 NUMBERS = "forward_compute_time=0.361, backward_compute_time=1.5, activation_size=512.000, parameter_size=40.0"

@@ -1,7 +1,7 @@
 import pytest
 
-from pipecut_literature.dnn_partitioning.problem import PlacementNode
-from pipecut_literature.pipedream.profiled_model import ProfiledLayer, ProfiledModel
+from pipecut_literature.dnn_partitioning.file import PlacementNode
+from pipecut_literature.pipedream.profile import ProfiledLayer, ProfiledModel
 
 
 def layer(name, description="ReLU"):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipecut_literature.common.accelerator import Accelerator
 from pipecut_literature.gpipe.memory import GPipeBatch
 from pipecut_literature.gpipe.time import (
+    Accelerator,
     LayerLine,
     closed_form_speed,
     gpipe_durations,

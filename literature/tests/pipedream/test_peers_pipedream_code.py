@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipecut_literature.common.errors import NothingFitsError, TooManyDownsetsError
+from pipecut_literature.common.downsets import NothingFitsError, TooManyDownsetsError
 from pipecut_literature.pipedream.code import MachineLevel, Options, optimise, optimise_states
-from pipecut_literature.pipedream.profile import read_profile
-from pipecut_literature.pipedream.profiled_model import ProfiledLayer, ProfiledModel
+from pipecut_literature.pipedream.profile import ProfiledLayer, ProfiledModel, read_profile
 from pipecut_literature.pipedream.states import antichain_states, downset_states
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))

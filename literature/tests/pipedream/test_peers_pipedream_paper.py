@@ -8,8 +8,7 @@ import pytest
 from pipecut_literature.pipedream.code import MachineLevel, PipeDreamStage
 from pipecut_literature.pipedream.code import optimise as as_the_program
 from pipecut_literature.pipedream.paper import LayerRow, optimise, price, row
-from pipecut_literature.pipedream.profile import read_profile
-from pipecut_literature.pipedream.profiled_model import ProfiledLayer, ProfiledModel
+from pipecut_literature.pipedream.profile import ProfiledLayer, ProfiledModel, read_profile
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
 

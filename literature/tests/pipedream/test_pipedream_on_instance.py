@@ -15,7 +15,7 @@ from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.reference import line as line_dp
-from pipecut_literature.common.errors import TooManyDownsetsError
+from pipecut_literature.common.downsets import TooManyDownsetsError
 from pipecut_literature.pipedream import planner as pipedream
 from pipecut_literature.pipedream.code import MachineLevel, PipeDreamStage
 from pipecut_literature.pipedream.paper import price

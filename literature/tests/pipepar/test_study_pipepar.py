@@ -9,27 +9,25 @@ import pytest
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits
 from pipecut_literature import catalogue
-from pipecut_literature.pipepar import speed as pipepar_speed
+from pipecut_literature.pipepar import study as pipepar_study
 from pipecut_literature.pipepar import study as study_of_pipepar
 from pipecut_literature.pipepar.published import BATCHES, FIGURE_4, TABLE_I
-from pipecut_literature.pipepar.speed import (
+from pipecut_literature.pipepar.study import (
     ACCPAR,
     PIPEPAR,
     READINGS,
     MethodTimes,
     alone,
-    instance_of,
-    planned,
-    times_of,
-)
-from pipecut_literature.pipepar.study import (
     claims_table,
+    instance_of,
     plan_table,
+    planned,
     published_plan,
     run,
     speed_table,
     stages_table,
     table_ii_instance,
+    times_of,
     title_of,
 )
 from pipecut_literature.studies.catalogue import STUDIES
@@ -140,7 +138,7 @@ def test_models_are_named_as_in_the_paper() -> None:
 @pytest.mark.slow
 def test_the_whole_study(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the third reading, whose largest case takes a minute, and the two deepest models."""
-    monkeypatch.delitem(pipepar_speed.READINGS, SUMMED)  # type: ignore[arg-type]
+    monkeypatch.delitem(pipepar_study.READINGS, SUMMED)  # type: ignore[arg-type]
     bars = {row: FIGURE_4[row] for row in FIGURE_4 if row[1] not in ("resnet50", "resnet152")}
     monkeypatch.setattr(study_of_pipepar, "FIGURE_4", bars)
     study = run(StudyInputs(time_limit_s=60))

@@ -7,10 +7,10 @@ import pytest
 
 from pipecut.formulation.problem.plan import Span
 from pipecut.ingest.graphs.foreign import FormatError
-from pipecut_literature.sailor.folder import read_global_batch, read_machine, read_plans
 from pipecut_literature.sailor.plan_file import read_sailor_plan
+from pipecut_literature.sailor.profile import LayerSizes, LayerTimes, LinkFit, SailorMeasurement, SailorReplica
 from pipecut_literature.sailor.profile_file import read_links, read_sizes, read_times
-from pipecut_literature.sailor.run import LayerSizes, LayerTimes, LinkFit, SailorMeasurement, SailorReplica
+from pipecut_literature.sailor.study import read_global_batch, read_machine, read_plans
 from tests.ingest.edited import edited
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))

@@ -7,11 +7,11 @@ import pytest
 from pipecut.formulation.problem.plan import Span
 from pipecut_literature.sailor.constants import GROUP_BYTES, SailorRun, constants_for, constants_of
 from pipecut_literature.sailor.memory import MIB, predict_memory
-from pipecut_literature.sailor.profile import ProfiledMachine
-from pipecut_literature.sailor.run import (
+from pipecut_literature.sailor.profile import (
     LayerSizes,
     LayerTimes,
     LinkFit,
+    ProfiledMachine,
     SailorLinks,
     SailorMeasurement,
     SailorPlan,

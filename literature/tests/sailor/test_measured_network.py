@@ -2,9 +2,8 @@
 
 import pytest
 
-from pipecut_literature.sailor.network import BUCKET_BYTES, NodeLink, all_reduce_ns, links_out, send_ns
-from pipecut_literature.sailor.profile import NotProfiledError
-from pipecut_literature.sailor.run import LinkFit, SailorLinks, SailorReplica
+from pipecut_literature.sailor.profile import LinkFit, NotProfiledError, SailorLinks, SailorReplica
+from pipecut_literature.sailor.time import BUCKET_BYTES, NodeLink, all_reduce_ns, links_out, send_ns
 
 FLAT = LinkFit(0.0, 0.0, 10.0, 1e10)
 SLOW = LinkFit(0.0, 0.0, 1.0, 1e9)

@@ -10,7 +10,7 @@ from pipecut.formulation.timeline.durations import Durations
 from pipecut.formulation.timeline.measures import uniform_iteration_ns
 from pipecut.formulation.timeline.timeline import run
 from pipecut.report.simulation import naive_iteration_ns
-from pipecut_literature.sailor.pipeline import blocking_pipeline_ns
+from pipecut_literature.sailor.time import blocking_pipeline_ns
 from tests.laws import so_many
 
 TIMES = st.integers(0, 40)

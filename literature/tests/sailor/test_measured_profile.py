@@ -4,8 +4,14 @@ from fractions import Fraction
 
 import pytest
 
-from pipecut_literature.sailor.profile import DegreeProfile, NotProfiledError, ProfiledMachine
-from pipecut_literature.sailor.run import LayerSizes, LayerTimes, SailorLinks
+from pipecut_literature.sailor.profile import (
+    DegreeProfile,
+    LayerSizes,
+    LayerTimes,
+    NotProfiledError,
+    ProfiledMachine,
+    SailorLinks,
+)
 
 
 def rows(**forward_and_backward):

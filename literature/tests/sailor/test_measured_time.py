@@ -6,11 +6,12 @@ import pytest
 
 from pipecut.formulation.problem.plan import Span
 from pipecut_literature.sailor.constants import SailorRun, constants_for, constants_of
-from pipecut_literature.sailor.profile import NotProfiledError, ProfiledMachine
-from pipecut_literature.sailor.run import (
+from pipecut_literature.sailor.profile import (
     LayerSizes,
     LayerTimes,
     LinkFit,
+    NotProfiledError,
+    ProfiledMachine,
     SailorLinks,
     SailorMeasurement,
     SailorPlan,

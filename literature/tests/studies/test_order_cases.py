@@ -19,15 +19,11 @@ from pipecut.formulation.timeline.durations import Contention, Durations, Execut
 from pipecut.formulation.timeline.measures import Footprint, peak_in_flight
 from pipecut.formulation.timeline.timeline import run
 from pipecut.solvers.cpsat.engine import make_solver
-from pipecut_literature.orders.compare import compare
-from pipecut_literature.orders.families import FAMILIES
-from pipecut_literature.orders.fixed import execute
-from pipecut_literature.orders.outcome import OrderOutcome, checked
+from pipecut_literature.orders.families import FAMILIES, IN_TURN, VALID, OrderVariables
+from pipecut_literature.orders.fixed import OrderOutcome, checked, execute
 from pipecut_literature.orders.problem import OrderError, OrderProblem
-from pipecut_literature.orders.solve import best_order, solve
-from pipecut_literature.orders.valid import IN_TURN, VALID
-from pipecut_literature.orders.variables import OrderVariables
-from pipecut_literature.studies.order_cases import drawn, family, same_memory, too_few_in_flight
+from pipecut_literature.orders.solve import best_order, compare, solve
+from pipecut_literature.studies.orders import drawn, family, same_memory, too_few_in_flight
 from tests.timelines import uniform
 
 LIMITS = Limits()

@@ -12,13 +12,11 @@ from pipecut.formulation.outcome import Limits, Proof
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from pipecut.formulation.timeline.from_plan import PlanRun
 from pipecut.formulation.timeline.timeline import run
-from pipecut_literature.orders.compare import compare
 from pipecut_literature.orders.fixed import fixed_orders
 from pipecut_literature.orders.problem import OrderProblem
-from pipecut_literature.orders.solve import best_order
+from pipecut_literature.orders.solve import best_order, compare
 from pipecut_literature.studies.catalogue import STUDIES
-from pipecut_literature.studies.order_cases import family, too_few_in_flight
-from pipecut_literature.studies.orders import case_table, figures, summary
+from pipecut_literature.studies.orders import case_table, family, figures, summary, too_few_in_flight
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import instances
 from tests.laws import so_many
