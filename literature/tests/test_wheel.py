@@ -18,7 +18,7 @@ def test_both_wheels_together(tmp_path_factory: pytest.TempPathFactory, tmp_path
     names = zipfile.ZipFile(wheels[1]).namelist()
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"pipecut_literature"}
-    data = ("py.typed", "recipes/published.yaml", "sailor/words.yaml")
+    data = ("py.typed", "recipes/published.yaml", "hetpipe/published.yaml", "sailor/words.yaml")
     assert {f"pipecut_literature/{name}" for name in data} <= set(names)
     programs = installed(tmp_path_factory.mktemp("environment"), *wheels)
     assert "hetpipe" in ran(programs / "pipecut", "plan", "--help", cwd=tmp_path)

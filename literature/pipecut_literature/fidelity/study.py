@@ -163,15 +163,7 @@ def run(inputs: StudyInputs) -> Study:
     return Study(
         "Fidelity: published runs, predicted",
         _reading(constants),
-        (
-            summary,
-            *tables,
-            variants_table(constants),
-            speeds,
-            memory_table(),
-            statements_table(),
-            traced_table(),
-        ),
+        (summary, *tables, variants_table(constants), speeds, memory_table(), statements_table(), traced_table()),
         figures,
     )
 

@@ -1,11 +1,13 @@
-"""Tables 1 to 3 of GPipe (Huang et al., NeurIPS 2019, arXiv 1811.06965), as data."""
+"""Tables 1 to 3 of GPipe (Huang et al., NeurIPS 2019, arXiv 1811.06965); the numbers lie in ``published.yaml``."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from pipecut_literature.megatron.transformer import TransformerShape
+from pipecut_literature.studies.study import published
 
+_TABLES = published(__file__)
 SAMPLES, IMAGES = 32, 128
 """Mini-batches of the Transformer and of AmoebaNet-D in Table 1."""
 
@@ -26,14 +28,7 @@ class TransformerRow(NamedTuple):
     activation_g: str
 
 
-TRANSFORMER_ROWS = (
-    TransformerRow("Naive-1", 0, 3, "282.2M", "11.7", "3.15"),
-    TransformerRow("Pipeline-1", 1, 13, "785.8M", "8.8", "6.4"),
-    TransformerRow("Pipeline-8", 8, 103, "5.3B", "59.5", "50.9"),
-    TransformerRow("Pipeline-32", 32, 415, "21.0B", "235.1", "199.9"),
-    TransformerRow("Pipeline-128", 128, 1663, "83.9B", "937.9", "796.1"),
-)
-"""As printed: the two memories of *Naive-1* stand in each other's place."""
+TRANSFORMER_ROWS = tuple(TransformerRow(*row) for row in _TABLES["transformer"])
 
 
 class AmoebaNetRow(NamedTuple):
@@ -47,12 +42,8 @@ class AmoebaNetRow(NamedTuple):
     activation_g: str
 
 
-AMOEBANET_ROWS = (
-    AmoebaNetRow("Naive-1", (18, 208), 82_000_000, "82M", "1.05", "6.26"),
-    AmoebaNetRow("Pipeline-1", (18, 416), 318_000_000, "318M", "3.8", "3.46"),
-    AmoebaNetRow("Pipeline-2", (18, 544), 542_000_000, "542M", "6.45", "8.11"),
-    AmoebaNetRow("Pipeline-4", (36, 544), 1_050_000_000, "1.05B", "12.53", "15.21"),
-    AmoebaNetRow("Pipeline-8", (72, 512), 1_800_000_000, "1.8B", "24.62", "26.24"),
+AMOEBANET_ROWS = tuple(
+    AmoebaNetRow(name, (layers, filters), *rest) for name, layers, filters, *rest in _TABLES["amoebanet"]
 )
 
 
@@ -72,27 +63,11 @@ class SpeedTable(NamedTuple):
     rows: tuple[SpeedRow, ...]
 
 
-SPEED_TABLES = (
-    SpeedTable(
-        "Table 2 (TPU)",
-        "Transformer-48",
-        (2, 1),
-        (
-            SpeedRow(1, {2: 1, 4: 1.07, 8: 1.3}),
-            SpeedRow(4, {2: 1.7, 4: 3.2, 8: 4.8}),
-            SpeedRow(32, {2: 1.8, 4: 3.4, 8: 6.3}),
-        ),
-    ),
-    SpeedTable(
-        "Table 2 (TPU)",
-        "AmoebaNet-D (18, 256)",
-        (2, 1),
-        (
-            SpeedRow(1, {2: 1, 4: 1.13, 8: 1.38}),
-            SpeedRow(4, {2: 1.07, 4: 1.26, 8: 1.72}),
-            SpeedRow(32, {2: 1.21, 4: 1.84, 8: 3.48}),
-        ),
-    ),
-    SpeedTable("Table 3 (P100)", "Transformer-24", (2, 32), (SpeedRow(32, {2: 1, 4: 1.8, 8: 3.3}),)),
-    SpeedTable("Table 3 (P100)", "AmoebaNet-D (18, 128)", (2, 32), (SpeedRow(32, {2: 1, 4: 1.7, 8: 2.7}),)),
+def _speeds(micro_batches: int, *speeds: float) -> SpeedRow:
+    return SpeedRow(micro_batches, {2**power: float(speed) for power, speed in enumerate(speeds, start=1)})
+
+
+SPEED_TABLES = tuple(
+    SpeedTable(one["table"], one["network"], tuple(one["unit"]), tuple(_speeds(*row) for row in one["rows"]))
+    for one in _TABLES["speeds"]
 )

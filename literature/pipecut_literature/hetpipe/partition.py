@@ -68,11 +68,7 @@ def partition(instance: Instance, order: Sequence[int], in_flight: int, workers:
 
 
 def best_partition(
-    instance: Instance,
-    counts: Sequence[int],
-    in_flight: int,
-    workers: int = 1,
-    deadline: Deadline = NEVER,
+    instance: Instance, counts: Sequence[int], in_flight: int, workers: int = 1, deadline: Deadline = NEVER
 ) -> Partition | None:
     """Return the best partition over all orders of ``counts[v]`` devices of server v; None if none fits.
 
@@ -109,12 +105,7 @@ class _Search:
     """The table V, device by device. Values are int64 ns, FORBIDDEN where no partition fits."""
 
     def __init__(
-        self,
-        instance: Instance,
-        in_flight: int,
-        workers: int,
-        devices: int,
-        deadline: Deadline = NEVER,
+        self, instance: Instance, in_flight: int, workers: int, devices: int, deadline: Deadline = NEVER
     ) -> None:
         self._instance, self._in_flight, self._devices, self._deadline = instance, in_flight, devices, deadline
         self._prices = Prices(instance, workers)

@@ -1,24 +1,20 @@
 """What HetPipe published (Park et al., USENIX ATC 2020), images per second with minibatches of 32.
 
-A virtual worker is written by its devices: V TITAN V, R TITAN RTX, G RTX 2060, Q Quadro P4000.
+A virtual worker is written by its devices: V TITAN V, R TITAN RTX, G RTX 2060, Q Quadro P4000. The numbers lie in
+``published.yaml``, which says of each from which table or figure it is, and what it means.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-MODELS = {"VGG-19": "vgg19.yaml", "ResNet-152": "resnet152.yaml"}
-"""Scenario files in ``scenarios/hetpipe``."""
-BATCH = 32
+from pipecut_literature.studies.study import published
 
-ONE_V = {"VGG-19": 159, "ResNet-152": 112}
-"""Table 4: a single TITAN V."""
-
-HOROVOD = {
-    "VGG-19": (("VVVV", 164), ("VVVVRRRR", 205), ("VVVVRRRRQQQQ", 265), ("VVVVRRRRQQQQGGGG", 339)),
-    "ResNet-152": (("VVVV", 233), ("VVVVRRRR", 353), ("VVVVRRRRQQQQ", 415)),
-}
-"""Table 4: data parallelism on so many devices. ResNet-152 does not fit into a G."""
+_TABLES = published(__file__)
+MODELS: dict[str, str] = _TABLES["models"]
+BATCH: int = _TABLES["batch"]
+ONE_V: dict[str, int] = _TABLES["one_v"]
+PIPEDREAM_RESNET152: int = _TABLES["pipedream_resnet152"]
 
 
 class PublishedRun(NamedTuple):
@@ -31,63 +27,17 @@ class PublishedRun(NamedTuple):
     images_per_second: int
 
 
-TABLE_4 = {
-    "VGG-19": (
-        PublishedRun("4 [V]", ("VVVV",), 5, True, 300),
-        PublishedRun("8 [VR]", ("VR",) * 4, 4, True, 530),
-        PublishedRun("12 [VRQ]", ("VRQ",) * 4, 5, True, 572),
-        PublishedRun("16 [VRQG]", ("VRGQ",) * 4, 5, True, 606),
-    ),
-    "ResNet-152": (
-        PublishedRun("4 [V]", ("VVVV",), 5, True, 256),
-        PublishedRun("8 [VR]", ("VR",) * 4, 5, True, 516),
-        PublishedRun("12 [VRQ]", ("VRQ",) * 4, 6, True, 538),
-        PublishedRun("16 [VRQG]", ("VRGQ",) * 4, 7, True, 580),
-    ),
-}
-"""N_m is the published total of concurrent minibatches divided by the number of virtual workers."""
+def _rates(table: str) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Return the images per second of a table, by model and devices."""
+    return {model: tuple(row.items()) for model, row in _TABLES[table].items()}
 
-_NP = ("VVVV", "RRRR", "GGGG", "QQQQ")
-_ED = ("VRGQ",) * 4
-_HD = ("VVQQ", "VVQQ", "RRGG", "RRGG")
 
-FIGURE_5 = {
-    "VGG-19": (
-        PublishedRun("NP", _NP, 2, False, 97),
-        PublishedRun("ED", _ED, 5, False, 172),
-        PublishedRun("ED-local", _ED, 5, True, 606),
-        PublishedRun("HD", _HD, 2, False, 85),
-    ),
-    "ResNet-152": (
-        PublishedRun("NP", _NP, 2, False, 224),
-        PublishedRun("ED", _ED, 7, False, 456),
-        PublishedRun("ED-local", _ED, 7, True, 580),
-        PublishedRun("HD", _HD, 4, False, 410),
-    ),
-}
-"""D = 0; bars measured in the figure, to about 8 images/s (the bars that Table 4 repeats are exact)."""
+def _runs(table: str) -> dict[str, tuple[PublishedRun, ...]]:
+    return {
+        model: tuple(PublishedRun(label, tuple(workers), *rest) for label, workers, *rest in rows)
+        for model, rows in _TABLES[table].items()
+    }
 
-FIGURE_4 = {
-    "VGG-19": (
-        ("VVVV", 119),
-        ("RRRR", 107),
-        ("GGGG", 62),
-        ("QQQQ", 51),
-        ("VRGQ", 60),
-        ("VVQQ", 116),
-        ("RRGG", 68),
-    ),
-    "ResNet-152": (
-        ("VVVV", 96),
-        ("RRRR", 87),
-        ("GGGG", 58),
-        ("QQQQ", 43),
-        ("VRGQ", 42),
-        ("VVQQ", 53),
-        ("RRGG", 58),
-    ),
-}
-"""One virtual worker, one minibatch in flight; bars measured in the figure."""
 
-PIPEDREAM_RESNET152 = 158
-"""PipeDream on the same cluster: the best of its plans, of 12 to 14 stages such as 4-2-1x10."""
+HOROVOD, FIGURE_4 = _rates("horovod"), _rates("figure_4")
+TABLE_4, FIGURE_5 = _runs("table_4"), _runs("figure_5")

@@ -1,4 +1,4 @@
-"""Published runs of transformers on A100 GPUs, as data: what was trained on what, and how long it took.
+"""Published runs of transformers on A100 GPUs (``published.yaml``): what was trained on what, how long it took.
 
 Sources: Megatron-LM (Narayanan et al., SC'21, arXiv 2104.04473), Table 1, with micro-batch sizes and numbers of
 chunks from the authors' script ``examples/sc21/run_table_1.sh``; Korthikanti et al. (arXiv 2205.05198), Tables 3
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from pipecut_literature.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
+from pipecut_literature.studies.study import published
 
 TOKENS, VOCABULARY = 2048, 51200
 TERA = 10**12
@@ -91,58 +92,31 @@ class KorthikantiModel:
     micro_batch: int
 
 
-def _model(name: str, sizes: tuple[int, int, int], plan: tuple[int, int, int, int]) -> KorthikantiModel:
-    layers, hidden, heads = sizes
-    return KorthikantiModel(name, TransformerShape(layers, hidden, heads, TOKENS, VOCABULARY), *plan)
+def _model(name: str, sizes: list[int], plan: list[int]) -> KorthikantiModel:
+    return KorthikantiModel(name, TransformerShape(*sizes, TOKENS, VOCABULARY), *plan)
 
 
-MODELS = (
-    _model("22B", (48, 6144, 64), (1, 1, 4, 4)),
-    _model("175B", (96, 12288, 96), (8, 3, 64, 1)),
-    _model("530B", (105, 20480, 128), (35, 3, 280, 1)),
-    _model("1T", (128, 25600, 160), (64, 1, 512, 1)),
-)
-"""Korthikanti et al., Table 3, with a tensor-parallel degree of 8: (ranks, chunks, global batch, micro-batch)."""
-
-
-def _step(model: KorthikantiModel, seconds: str, *, full: bool, replicas: int = 1) -> PublishedStep:
-    recompute = LayerRecompute.FULL if full else LayerRecompute.SELECTIVE
-    name = f"{model.name}, {'full' if full else 'selective, sequence'}" + (
-        f", {replicas} replicas" * (replicas > 1)
-    )
+def _step(name: str, seconds: str, full: bool, replicas: int) -> PublishedStep:
+    """Return a run of Korthikanti et al., with full recomputation or with selective and sequence parallelism."""
+    model = next(one for one in MODELS if one.name == name)
+    how = "full" if full else "selective, sequence"
     training = TrainingRun(
-        name,
+        f"{name}, {how}" + (f", {replicas} replicas" if replicas > 1 else ""),
         model.shape,
         model.micro_batch,
-        8,
-        recompute,
-        not full,
-        model.ranks,
-        model.chunks,
-        replicas,
-        model.global_batch * replicas,
+        degree=8,
+        recompute=LayerRecompute.FULL if full else LayerRecompute.SELECTIVE,
+        sequence_parallel=not full,
+        ranks=model.ranks,
+        chunks=model.chunks,
+        replicas=replicas,
+        global_batch=model.global_batch * replicas,
         sums_beside=True,
     )
     return PublishedStep(training, Fraction(seconds))
 
 
-ITERATION_TIMES = (
-    _step(MODELS[0], "1.42", full=True),
-    _step(MODELS[0], "1.10", full=False),
-    _step(MODELS[1], "18.13", full=True),
-    _step(MODELS[1], "13.75", full=False),
-    _step(MODELS[2], "49.05", full=True),
-    _step(MODELS[2], "37.83", full=False),
-    _step(MODELS[2], "39.15", full=False, replicas=8),
-    _step(MODELS[3], "94.42", full=True),
-    _step(MODELS[3], "71.49", full=False),
-)
-"""Korthikanti et al., Table 5, and the run with 8-fold data parallelism of §6.3."""
-
-
-def _sc21(
-    sizes: tuple[int, int, int], plan: tuple[int, int, int, int], batch: int, each: int, tflops: int
-) -> PublishedStep:
+def _sc21(sizes: list[int], plan: list[int], batch: int, each: int, tflops: int) -> PublishedStep:
     heads, hidden, layers = sizes
     degree, ranks, chunks, devices = plan
     shape = TransformerShape(layers, hidden, heads, TOKENS, VOCABULARY)
@@ -153,17 +127,7 @@ def _sc21(
     return PublishedStep(training, Fraction(flops, devices * tflops * TERA), tflops)
 
 
-MEGATRON_TABLE_1 = (
-    _sc21((24, 2304, 24), (1, 1, 1, 32), 512, 16, 137),
-    _sc21((32, 3072, 30), (2, 1, 1, 64), 512, 16, 138),
-    _sc21((32, 4096, 36), (4, 1, 1, 128), 512, 16, 142),
-    _sc21((48, 6144, 40), (8, 1, 1, 256), 1024, 8, 135),
-    _sc21((64, 8192, 48), (8, 2, 1, 512), 1536, 4, 138),
-    _sc21((80, 10240, 60), (8, 4, 3, 1024), 1792, 2, 140),
-    _sc21((96, 12288, 80), (8, 8, 2, 1536), 2304, 2, 148),
-    _sc21((128, 16384, 96), (8, 16, 2, 1920), 2160, 1, 155),
-    _sc21((128, 20480, 105), (8, 35, 3, 2520), 2520, 1, 163),
-    _sc21((160, 25600, 128), (8, 64, 1, 3072), 3072, 1, 163),
-)
-"""SC'21, Table 1: (heads, width, layers), (tensor-parallel degree, ranks, chunks, devices), global batch,
-micro-batch, TFLOP/s of a device. The paper prints rates; iteration times follow from its FLOP formula, eq. (3)."""
+_TABLES = published(__file__)
+MODELS = tuple(_model(name, *row) for name, row in _TABLES["models"].items())
+ITERATION_TIMES = tuple(_step(*row) for row in _TABLES["iteration_times"])
+MEGATRON_TABLE_1 = tuple(_sc21(*row) for row in _TABLES["sc21"])

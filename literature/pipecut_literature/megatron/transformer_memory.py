@@ -120,12 +120,7 @@ def extra_bytes(shape: TransformerShape, samples: int, tensor_parallel_degree: i
 
 
 def counted_first_stage_bytes(
-    shape: TransformerShape,
-    samples: int,
-    layout: ActivationLayout,
-    ranks: int,
-    chunks: int,
-    micro_batches: int,
+    shape: TransformerShape, samples: int, layout: ActivationLayout, ranks: int, chunks: int, micro_batches: int
 ) -> int:
     """Return the peak of the first rank's layers when the schedule is executed, instead of eq. (5).
 

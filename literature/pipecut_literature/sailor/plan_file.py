@@ -65,11 +65,7 @@ def read_sailor_plan(path: Path, global_batch: int | None = None) -> SailorPlan:
     if problems or samples is None:
         raise FormatError(path, problems)
     return SailorPlan(
-        tuple(_stages(pipeline) for pipeline in file.pipeline_list),
-        file.mbs,
-        samples,
-        file.N,
-        _measured(file),
+        tuple(_stages(pipeline) for pipeline in file.pipeline_list), file.mbs, samples, file.N, _measured(file)
     )
 
 

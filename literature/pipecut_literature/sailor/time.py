@@ -206,10 +206,7 @@ def _program(schedule: PipelineSchedule, durations: Durations) -> Program:
     """Return the actions of a schedule with its messages between them."""
     entries = _Entries()
     joins: dict[Message, list[int]] = {}
-    times: dict[int, tuple[int, ...]] = {
-        Kind.FORWARD: durations.forward_ns,
-        Kind.BACKWARD: durations.backward_ns,
-    }
+    times: dict[int, tuple[int, ...]] = {Kind.FORWARD: durations.forward_ns, Kind.BACKWARD: durations.backward_ns}
     for rank in range(schedule.ranks):
         for step in _steps(schedule, rank):
             if len(step) == 2:

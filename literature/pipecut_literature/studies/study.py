@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from pipecut.ingest.text.yaml_source import Document
 
 GIB = 2**30
-WORDS = "words.yaml"
-"""The file beside a study that holds its paragraphs by name; a place for a number is written ``{name}``."""
+WORDS, PUBLISHED = "words.yaml", "published.yaml"
+"""Files beside a study: its paragraphs by name, a place for a number written ``{name}``; and published numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,16 @@ def words(module: str, name: str, /, **numbers: object) -> tuple[str, ...]:
 
     Raises KeyError for a name that its file of words does not have, and for a place without a number.
     """
-    return tuple(one.format(**numbers) for one in _paragraphs(Path(module).with_name(WORDS))[name])
+    return tuple(one.format(**numbers) for one in _read(Path(module).with_name(WORDS))[name])
+
+
+def published(module: str) -> dict[str, Any]:
+    """Return the tables of the file of published numbers beside a module (its ``__file__``), by name."""
+    return _read(Path(module).with_name(PUBLISHED))
 
 
 @cache
-def _paragraphs(path: Path) -> dict[str, list[str]]:
+def _read(path: Path) -> dict[str, Any]:
     found: Any = Document.read(path).data
     return found
 
