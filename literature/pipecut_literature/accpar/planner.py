@@ -21,7 +21,6 @@ Latency is not seen.
 
 from __future__ import annotations
 
-import time
 from fractions import Fraction
 
 from pipecut.formulation.costs.amounts import exact_duration, plural
@@ -35,8 +34,8 @@ from pipecut_literature.common.halves import Halves, LayerShare, Machine, bisect
 from pipecut_literature.common.one_stage import (
     BetweenCosts,
     InsideCosts,
+    in_forms,
     least_forms,
-    priced,
     rounded,
     sum_of_costs,
     tables_of,
@@ -52,7 +51,6 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     UNKNOWN if stopped. Cost: O(devices x (layers + form edges)) exact fractions, O(log devices) of them for
     equal devices in powers of two, and one run of :func:`solvers.reference.algorithm_1.best_forms`.
     """
-    start = time.perf_counter()
     inside, between = costs(instance, begin(limits).deadline)
     forms = least_forms(tables_of(instance, instance.layers), inside, between)
     believed = sum_of_costs(instance, forms, inside, between)
@@ -62,7 +60,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     if isinstance(machine, Halves) and not machine.alike:
         part = float(machine.part)
         notes.append(f"AccPar gives {part:.1%} of the work to the first half of the cluster; priced: equal shares")
-    return priced(NAME, instance, forms, tuple(notes), start)
+    return in_forms(NAME, instance, forms, tuple(notes))
 
 
 def costs(instance: Instance, deadline: Deadline = NEVER) -> tuple[InsideCosts, BetweenCosts]:

@@ -27,7 +27,6 @@ say.
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,15 +34,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipecut.formulation.costs.tables import Times
-from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER, Deadline, in_time
-from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
+from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.problem.units import slowest
-from pipecut.solvers.reference.flat_cluster import FlatView, believes, flat_view, lay_on_line, slowest_link
+from pipecut.solvers.reference.flat_cluster import FlatView, flat_view, lay_on_line, slowest_link
 from pipecut.solvers.search.stoppable import distinct, stoppable
 from pipecut.solvers.search.support import blind_to
+from pipecut_literature.common.priced import priced
 
 NAME = "alpa"
 
@@ -63,16 +62,12 @@ def solve(instance: Instance, limits: Limits | None = None, epsilon_ns: int = EP
     """
     if epsilon_ns < 0:
         raise ValueError(f"epsilon is {epsilon_ns} ns, expected 0 or more")
-    start = time.perf_counter()
     deadline = begin(limits).deadline
     views = submeshes(instance, deadline)
     times = {n: view.times.time[view.kinds[n]] for n, view in views.items()}
     believed, stages = least_step(times, instance.devices, instance.training.micro_batches, epsilon_ns, deadline)
     plan = lay_on_line(instance, [views[n].stage(span, n) for span, n in stages])
-    found = evaluate(instance, plan).objective
-    seconds = time.perf_counter() - start
-    notes = (believes("the recurrence expects a step of", believed, instance, found),)
-    return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
+    return priced(NAME, instance, plan, accepts, believed=("the recurrence expects a step of", believed))
 
 
 def submeshes(instance: Instance, deadline: Deadline = NEVER) -> dict[int, FlatView]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import time
 
-from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.outcome import Limits, Outcome
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers.search.support import blind_to
+from pipecut_literature.common.priced import priced
 
 NAME = "naive_model_parallel"
 
@@ -36,10 +36,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     for place, size in enumerate(sizes):
         stages.append(Stage(Span(first, first + size), Group.on_line(instance, place, 1), (0,) * size))
         first += size
-    plan = Plan(tuple(stages))
-    found = evaluate(instance, plan).objective
-    seconds = time.perf_counter() - start
-    return Outcome(NAME, Proof.FEASIBLE, plan, found, seconds=seconds, blind_to=accepts(instance).unseen)
+    return priced(NAME, instance, Plan(tuple(stages)), accepts, start=start)
 
 
 def equal_parts(total: int, parts: int) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -10,9 +9,8 @@ from fractions import Fraction
 import numpy as np
 
 from pipecut.formulation.costs.tables import Tables, build_tables
-from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER, Deadline, in_time
-from pipecut.formulation.outcome import Outcome, Proof
+from pipecut.formulation.outcome import Outcome
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FORMS, FormEdge, Layer
@@ -20,6 +18,7 @@ from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.units import ceil_fraction
 from pipecut.solvers.reference.algorithm_1 import best_forms
 from pipecut.solvers.search.support import blind_to
+from pipecut_literature.common.priced import priced, with_layers
 
 accepts = blind_to("memory", "devices")
 """What a planner of one stage makes of an instance (``solvers.search.support``)."""
@@ -28,15 +27,6 @@ InsideCosts = Sequence[Sequence[int]]
 """By layer and form: what the layer costs by itself, as the planner sees it."""
 BetweenCosts = Sequence[Sequence[Sequence[int]]]
 """By form edge, form of its source and form of its consumer: what the change of layout costs."""
-
-
-def with_layers(instance: Instance, layers: Sequence[Layer]) -> Instance:
-    """Return the instance with other rows for its layers: a planner that knows fewer forms leaves some out.
-
-    Without splits along further axes, which add forms to those of the rows.
-    """
-    alone = replace(instance.constraints, splits=())
-    return replace(instance, model=replace(instance.model, layers=tuple(layers)), constraints=alone)
 
 
 def tables_of(instance: Instance, rows: tuple[Layer, ...]) -> Tables:
@@ -94,14 +84,12 @@ def rounded(
     )
 
 
-def priced(name: str, instance: Instance, forms: tuple[int, ...], notes: tuple[str, ...], start: float) -> Outcome:
-    """Return the outcome of one stage on all devices, priced by the evaluator; ``start`` is a perf_counter."""
+def in_forms(
+    name: str, instance: Instance, forms: tuple[int, ...], notes: tuple[str, ...] = (), start: float | None = None
+) -> Outcome:
+    """Return the outcome of one stage on all devices (:func:`pipecut_literature.common.priced.priced`)."""
     group, span = Group.on_line(instance, 0, instance.devices), Span(0, len(instance.layers))
-    plan = Plan((Stage(span, group, forms),))
-    found = evaluate(instance, plan).objective
-    seconds = time.perf_counter() - start
-    blind = accepts(instance).unseen
-    return Outcome(name, Proof.FEASIBLE, plan, objective=found, seconds=seconds, notes=notes, blind_to=blind)
+    return priced(name, instance, Plan((Stage(span, group, forms),)), accepts, notes, start=start)
 
 
 def prefer(layer: Layer, forms: tuple[int, ...]) -> Layer:

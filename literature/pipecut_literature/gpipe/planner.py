@@ -18,18 +18,17 @@ least variance the least maximum, which is what a pipeline's period is (literatu
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence
 
-from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER, Deadline, in_time
-from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
+from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan, Span, Stage
-from pipecut.solvers.reference.flat_cluster import believes, flat_view
+from pipecut.solvers.reference.flat_cluster import flat_view
 from pipecut.solvers.search.stoppable import stoppable
 from pipecut.solvers.search.support import blind_to
+from pipecut_literature.common.priced import priced
 
 NAME = "gpipe"
 
@@ -43,19 +42,16 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
 
     UNKNOWN if stopped. Cost: that of :func:`least_variance`.
     """
-    deadline, start = begin(limits).deadline, time.perf_counter()
+    deadline = begin(limits).deadline
     costs = [int(cost) for cost in flat_view(instance, 1, None, deadline).tables.compute[0]]
     cuts = least_variance(costs, min(instance.devices, len(costs)), deadline)
     stages = (
         Stage(Span(first, stop), Group.on_line(instance, place, 1), (0,) * (stop - first))
         for place, (first, stop) in enumerate(itertools.pairwise(cuts))
     )
-    plan = Plan(tuple(stages))
-    found = evaluate(instance, plan).objective
     largest = max(sum(costs[first:stop]) for first, stop in itertools.pairwise(cuts))
-    notes = (believes("the largest estimated cell is", largest, instance, found),)
-    seconds = time.perf_counter() - start
-    return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
+    believed = "the largest estimated cell is", largest
+    return priced(NAME, instance, Plan(tuple(stages)), accepts, believed=believed)
 
 
 def least_variance(costs: Sequence[int], cells: int, deadline: Deadline = NEVER) -> tuple[int, ...]:

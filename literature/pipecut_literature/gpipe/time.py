@@ -1,7 +1,6 @@
 """Throughput under GPipe, executed on the timeline: cells cut by GPipe's own rule, re-materialisation, transfers.
 
-GPipe's partitioner minimises the variance of the cells' estimated costs (Huang et al., NeurIPS 2019, arXiv
-1811.06965, §2.2); for a given total that is the least sum of squares, found here by dynamic programming.
+Cells are those of GPipe's partitioner (:func:`pipecut_literature.gpipe.planner.least_variance`), by FLOPs.
 
 A machine for predictions: what its accelerators and links do at best, and one efficiency for all of it.
 
@@ -21,6 +20,7 @@ from pipecut.formulation.timeline.durations import Durations
 from pipecut.formulation.timeline.timeline import run
 from pipecut_literature.gpipe.amoebanet import amoebanet_d
 from pipecut_literature.gpipe.memory import GPipeBatch
+from pipecut_literature.gpipe.planner import least_variance
 from pipecut_literature.megatron.transformer import TransformerShape, head_flops, layer_flops
 
 
@@ -90,35 +90,6 @@ def amoebanet_network(layers: int, filters: int, element_bytes: int) -> LayerLin
     )
 
 
-def least_variance_cells(costs: Sequence[int], cells: int) -> tuple[tuple[int, int], ...]:
-    """Cut a line into cells (first, stop) whose costs have the least variance; of equal ones, the earliest cuts.
-
-    Raises ValueError for fewer layers than cells. Cost: cells x layers².
-    """
-    if not 1 <= cells <= len(costs):
-        raise ValueError(f"{len(costs)} layers do not make {cells} cells")
-    before = [0]
-    for cost in costs:
-        before.append(before[-1] + cost)
-    best: list[dict[int, tuple[int, int]]] = [{0: (0, 0)}]
-    for _ in range(cells):
-        row: dict[int, tuple[int, int]] = {}
-        for stop in range(1, len(before)):
-            options = [
-                (total + (before[stop] - before[first]) ** 2, first)
-                for first, (total, _) in best[-1].items()
-                if first < stop
-            ]
-            if options:
-                row[stop] = min(options)
-        best.append(row)
-    cuts = [len(costs)]
-    for row in reversed(best[1:]):
-        cuts.append(row[cuts[-1]][1])
-    cuts.reverse()
-    return tuple(pairwise(cuts))
-
-
 Passes = Sequence[tuple[int, int]]
 """Forward and backward pass of every layer of a line, in ns, for one micro-batch."""
 
@@ -130,7 +101,7 @@ def gpipe_durations(
 
     They are those of ``passes``, or of the products alone, backward twice forward.
     """
-    spans = least_variance_cells(network.layer_flops, cells)
+    spans = list(pairwise(least_variance(network.layer_flops, cells)))
     if passes is None:
         products = [
             machine.products_s(batch.micro_batch * sum(network.layer_flops[slice(*span)])) for span in spans

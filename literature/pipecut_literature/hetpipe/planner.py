@@ -24,12 +24,10 @@ the order of the line is as good as the best, it is taken.
 from __future__ import annotations
 
 import enum
-import time
 from typing import assert_never
 
 from pipecut.formulation.costs.amounts import exact_duration
 from pipecut.formulation.costs.tables import build_tables
-from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import Deadline
 from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
 from pipecut.formulation.problem.groups import Group, line
@@ -38,7 +36,8 @@ from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.solvers.reference.algorithm_1 import best_forms
 from pipecut.solvers.search.stoppable import stoppable
 from pipecut.solvers.search.support import blind_to
-from pipecut_literature.common.one_stage import prefer, with_layers
+from pipecut_literature.common.one_stage import prefer
+from pipecut_literature.common.priced import priced, with_layers
 from pipecut_literature.hetpipe.partition import Partition, best_partition, partition
 
 NAME = "hetpipe"
@@ -102,7 +101,7 @@ def solve(instance: Instance, limits: Limits | None = None, allocation: Allocati
     than layers: the first ones of each server in turn stay. Raises ValueError for an allocation with several
     different virtual workers, and as :func:`pipecut_literature.hetpipe.partition.best_partition` does.
     """
-    deadline, start = begin(limits).deadline, time.perf_counter()
+    deadline = begin(limits).deadline
     workers = virtual_workers(instance, allocation)
     if len(set(workers)) > 1:
         raise ValueError(
@@ -114,16 +113,13 @@ def solve(instance: Instance, limits: Limits | None = None, allocation: Allocati
     in_flight, found = _most_in_flight(instance, counts, len(workers), deadline)
     if found is None:
         notes = ("HetPipe finds no partition that fits into memory with one minibatch in flight",)
-        return Outcome(NAME, Proof.UNKNOWN, seconds=time.perf_counter() - start, notes=notes)
+        return Outcome(NAME, Proof.UNKNOWN, notes=notes)
     plan = _plan(instance, _on_line(instance, found, in_flight, len(workers)), len(workers))
-    price = evaluate(instance, plan).objective
     notes = (
         f"virtual workers: {len(workers)} of {sum(counts)} devices; minibatches in flight: {in_flight}",
         f"HetPipe expects {exact_duration(found.bottleneck_ns)} a micro-batch for the slowest device",
     )
-    seconds = time.perf_counter() - start
-    blind = accepts(instance).unseen
-    return Outcome(NAME, Proof.FEASIBLE, plan, price, None, seconds, notes, blind)
+    return priced(NAME, instance, plan, accepts, notes)
 
 
 def _counts(instance: Instance, worker: tuple[int, ...]) -> list[int]:

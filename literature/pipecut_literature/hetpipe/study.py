@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from pipecut.formulation.problem.instance import Instance
-from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.units import NS_PER_SECOND
 from pipecut.ingest.errors import ModelError
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.ingest.scenario.shipped import SHIPPED
 from pipecut.solvers.reference import algorithm_2 as pipepar
-from pipecut_literature.common.one_stage import with_layers
+from pipecut_literature.common.priced import in_rows
 from pipecut_literature.hetpipe.model import (
     calibrated,
     horovod,
@@ -200,13 +199,8 @@ def staleness_table(case: HetPipeCase) -> StudyTable:
 
 def pipedream_table(case: HetPipeCase) -> StudyTable:
     """Return PipeDream's plan on this cluster: its recurrence knows one speed and one link."""
-    rows = tuple(
-        replace(layer, allowed_forms=(0,)) if layer.split is not Split.FOLLOW else layer
-        for layer in case.instance.layers
-    )
     unlimited = replace(case.instance.constraints, memory=False)
-    instance = with_layers(replace(case.instance, constraints=unlimited), rows)
-    found = pipepar.solve(instance, levels=1)
+    found = pipepar.solve(in_rows(replace(case.instance, constraints=unlimited)), levels=1)
     if found.plan is None or found.objective is None:
         raise LookupError("PipeDream's recurrence always has a plan")
     shape = "-".join(str(stage.group.devices) for stage in found.plan.stages)

@@ -17,7 +17,6 @@ A number of devices that is no power of two is seen as the next one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -33,9 +32,9 @@ from pipecut_literature.common.halves import LayerShare, moved_bytes, summed_byt
 from pipecut_literature.common.one_stage import (
     BetweenCosts,
     InsideCosts,
+    in_forms,
     least_forms,
     prefer,
-    priced,
     rounded,
     sum_of_costs,
     tables_of,
@@ -54,7 +53,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
 
     Cost: levels + 1 runs of :func:`solvers.reference.algorithm_1.best_forms`.
     """
-    deadline, start = begin(limits).deadline, time.perf_counter()
+    deadline = begin(limits).deadline
     tables = tables_of(instance, narrowed(instance))
     inside, between = uniform_costs(instance, deadline)
     forms = least_forms(tables, inside, between)
@@ -66,7 +65,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         f" {goal_amount(Goal.MEMORY, moved)} with a type a level",
         f"halves the devices {len(types)} times; the type of {changed} layers changes from level to level",
     )
-    return priced(NAME, instance, forms, notes, start)
+    return in_forms(NAME, instance, forms, notes)
 
 
 def narrowed(instance: Instance) -> tuple[Layer, ...]:

@@ -36,7 +36,7 @@ from pipecut.formulation.problem.modes import Mode, modes
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers.reference.algorithm_1 import NoFormError, best_forms
 from pipecut_literature.baselines.naive_model_parallel import equal_parts
-from pipecut_literature.common.one_stage import with_layers
+from pipecut_literature.common.priced import in_rows
 
 NAME = "megatron"
 
@@ -111,7 +111,7 @@ def plan_of(instance: Instance, configuration: Configuration, deadline: Deadline
     if over or configuration.tensor * configuration.data != each:
         raise ValueError(f"{configuration} does not take {instance.devices} devices")
     stages: list[Stage] = []
-    rows = _in_rows(instance) if configuration.tensor == 1 else instance
+    rows = in_rows(instance) if configuration.tensor == 1 else instance
     for index, span in in_time(enumerate(stage_spans(instance, configuration.pipeline)), deadline):
         group = Group.on_line(instance, index * each, each, configuration.mode)
         forms = megatron_forms(instance, span) if configuration.tensor > 1 else _by_rows(rows, group, span)
@@ -147,14 +147,6 @@ def _block_name(name: str) -> str | None:
     parts = name.split(".")
     at = next((at for at, part in enumerate(parts) if at and part.isdecimal()), None)
     return None if at is None else ".".join(parts[: at + 1])
-
-
-def _in_rows(instance: Instance) -> Instance:
-    """Return the instance with form 0 as the only one of every layer that may take it."""
-    rows = tuple(
-        replace(layer, allowed_forms=(0,)) if 0 in layer.allowed_forms else layer for layer in instance.layers
-    )
-    return with_layers(instance, rows)
 
 
 def _by_rows(rows: Instance, group: Group, span: Span) -> tuple[int, ...]:

@@ -68,11 +68,10 @@ class TrainingRun:
 
 @dataclass(frozen=True, slots=True)
 class PublishedStep:
-    """A run and its iteration time. ``tflops`` is the published FLOP rate of a device, where that was printed."""
+    """A run and its iteration time."""
 
     training: TrainingRun
     iteration_s: Fraction
-    tflops: int | None = None
 
     @property
     def name(self) -> str:
@@ -93,7 +92,8 @@ class KorthikantiModel:
 
 
 def _model(name: str, sizes: list[int], plan: list[int]) -> KorthikantiModel:
-    return KorthikantiModel(name, TransformerShape(*sizes, TOKENS, VOCABULARY), *plan)
+    layers, hidden, heads = sizes
+    return KorthikantiModel(name, TransformerShape(layers, hidden, heads, TOKENS, VOCABULARY), *plan)
 
 
 def _step(name: str, seconds: str, full: bool, replicas: int) -> PublishedStep:
@@ -124,7 +124,7 @@ def _sc21(sizes: list[int], plan: list[int], batch: int, each: int, tflops: int)
     replicas, full = devices // (degree * ranks), LayerRecompute.FULL
     training = TrainingRun(name, shape, each, degree, full, False, ranks, chunks, replicas, batch)
     flops = iteration_flops(shape, batch, full)
-    return PublishedStep(training, Fraction(flops, devices * tflops * TERA), tflops)
+    return PublishedStep(training, Fraction(flops, devices * tflops * TERA))
 
 
 _TABLES = published(__file__)

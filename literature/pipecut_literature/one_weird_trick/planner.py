@@ -20,7 +20,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Layer, Split
 from pipecut.formulation.problem.plan import Span
 from pipecut.solvers.reference.algorithm_1 import best_forms
-from pipecut_literature.common.one_stage import prefer, priced, tables_of
+from pipecut_literature.common.one_stage import in_forms, prefer, tables_of
 
 NAME = "one_weird_trick"
 
@@ -41,7 +41,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     forms = best_forms(tables_of(instance, rows), 0, Span(0, len(rows)))
     found = sum(fully_connected(layer, element_bytes) for layer in instance.layers)
     total = sum(layer.split is Split.MATRIX for layer in instance.layers)
-    return priced(NAME, instance, forms, (f"{found} of {total} matrix layers are fully connected",), start)
+    return in_forms(NAME, instance, forms, (f"{found} of {total} matrix layers are fully connected",), start)
 
 
 def fully_connected(layer: Layer, element_bytes: int) -> bool:

@@ -122,13 +122,8 @@ class OrderVariables:
 Posted = Iterator[tuple[tuple[int, ...], cp_model.Constraint]]
 
 
-@dataclass(frozen=True, slots=True)
-class OrderFamily:
-    """A named, numbered group of constraints; ``post`` adds them to the model and yields each with its index."""
-
-    number: int
-    name: str
-    post: Callable[[OrderVariables], Posted]
+OrderFamilies = dict[int, Callable[[OrderVariables], Posted]]
+"""Groups of constraints by number: each adds its own to the model and yields every one with its index."""
 
 
 def post_devices(v: OrderVariables) -> Posted:
@@ -283,13 +278,7 @@ def _overlapped(v: OrderVariables, stages: list[int], updating: Expression) -> P
             yield (a, b), model.add(updated[b] >= updated[a] + times.optimizer_ns[b]).only_enforce_if(literal)
 
 
-FAMILIES = (
-    OrderFamily(1, "devices", post_devices),
-    OrderFamily(2, "messages", post_messages),
-    OrderFamily(3, "links", post_links),
-    OrderFamily(4, "memory", post_memory),
-    OrderFamily(6, "ends", post_ends),
-)
+FAMILIES: OrderFamilies = {1: post_devices, 2: post_messages, 3: post_links, 4: post_memory, 6: post_ends}
 """What makes every assignment an execution that ends within the horizon."""
 
 
@@ -341,12 +330,8 @@ def post_weight_areas(v: OrderVariables) -> Posted:
                 yield (stage, m), v.model.add(v.begin[key][m] + left * rest + after <= v.horizon_ns)
 
 
-IN_TURN = (OrderFamily(5, "in turn", post_in_turn),)
-VALID = (
-    OrderFamily(7, "limits", post_limits),
-    OrderFamily(8, "areas", post_areas),
-    OrderFamily(9, "weight areas", post_weight_areas),
-)
+IN_TURN: OrderFamilies = {5: post_in_turn}
+VALID: OrderFamilies = {7: post_limits, 8: post_areas, 9: post_weight_areas}
 """Redundant; they hold only with ``IN_TURN``."""
 
 
@@ -357,8 +342,8 @@ def build(problem: OrderProblem, horizon_ns: int, *, in_turn: bool = True, valid
     Cost: linear in actions; with shared links quadratic in messages.
     """
     v = OrderVariables.of(problem, horizon_ns, in_turn=in_turn)
-    chosen = FAMILIES + (IN_TURN if in_turn else ()) + (VALID if in_turn and valid else ())
-    for family in chosen:
-        for _ in family.post(v):
+    chosen = FAMILIES | (IN_TURN if in_turn else {}) | (VALID if in_turn and valid else {})
+    for post in chosen.values():
+        for _ in post(v):
             pass
     return v

@@ -10,7 +10,6 @@ What fixed orders lose against the proved optimum of the same stages and devices
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -19,8 +18,6 @@ from ortools.sat.python import cp_model
 from pipecut.formulation.outcome import FalseClaimError, Limits, Progress, Proof
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.formulation.schedules.table import Action, PipelineSchedule
-from pipecut.formulation.timeline.durations import Durations, Execution
-from pipecut.formulation.timeline.measures import Footprint
 from pipecut.solvers.cpsat.engine import found, make_solver, run
 from pipecut.solvers.search.incumbent import close, questions
 from pipecut_literature.orders.bounds import Bounds
@@ -44,53 +41,17 @@ PATIENCE_S = 1.0
 """What the first question may take; twice as much after each left open, so that in the end all are answered."""
 
 
-def best_order(
-    durations: Durations,
-    execution: Execution,
-    micro_batches: int,
-    *,
-    stage_ranks: Sequence[int] | None = None,
-    split: bool = False,
-    footprint: Footprint | None = None,
-    memory_bytes: Sequence[int] | None = None,
-    limits: Limits | None = None,
+def solve(
+    problem: OrderProblem, limits: Limits, *, in_turn: bool = True, valid: bool = True, bounds: bool = True
 ) -> OrderOutcome:
-    """Return the order of actions in which one optimiser step of these stages ends first, and how sure that is.
-
-    ``durations`` and ``execution`` are what ``timeline.run`` takes (``from_plan.durations_of`` makes them from a
-    plan), ``micro_batches`` those of one step, which ends with a flush: synchronisation of gradients and update.
-    ``stage_ranks[s]`` is the rank of stage ``s`` (default: each its own); a stage runs on one rank, which may be a
-    group of devices. ``split`` takes ``I`` and ``W`` for every backward pass instead of ``B``. With
-    ``memory_bytes``, the capacity of every rank, and ``footprint``, what its stages hold
-    (``from_plan.footprint_of``), the order keeps within memory at every moment; without them memory is no limit.
+    """Return the order of actions in which one optimiser step ends first, and how sure that is, checked.
 
     The outcome holds the order as a schedule, which takes ``makespan_ns`` on the timeline, recomputed. OPTIMAL:
     no order is shorter. FEASIBLE: stopped early (``limits``), or links are shared by several passes with
     contention, so that only the bound is proved. INFEASIBLE: not even one micro-batch at a time fits into memory.
-    Raises OrderError where the fields do not fit together, or passes of 0 ns meet shared links with contention,
-    and FalseClaimError where the solver contradicts the timeline (a defect). Cost: exponential at worst; each
+    ``in_turn`` and ``valid`` are those of ``families.build``; without ``bounds`` the search begins at 0. Raises
+    FalseClaimError where the solver contradicts the timeline (a defect). Cost: exponential at worst; each
     question to the solver is linear in actions, with shared links quadratic in messages.
-    """
-    return solve(
-        OrderProblem(
-            durations=durations,
-            execution=execution,
-            micro_batches=micro_batches,
-            stage_ranks=tuple(range(durations.stages) if stage_ranks is None else stage_ranks),
-            split=split,
-            footprint=footprint,
-            memory_bytes=None if memory_bytes is None else tuple(memory_bytes),
-        ),
-        limits or Limits(),
-    )
-
-
-def solve(
-    problem: OrderProblem, limits: Limits, *, in_turn: bool = True, valid: bool = True, bounds: bool = True
-) -> OrderOutcome:
-    """Return the outcome of ``best_order``, checked.
-
-    ``in_turn`` and ``valid`` are those of ``valid.build``; without ``bounds`` the search begins at 0.
     """
     began_s, limits = time.monotonic(), limits.begun()
     asked = problem.stretched()
@@ -244,7 +205,7 @@ class Comparison:
 
 
 def compare(problem: OrderProblem, limits: Limits) -> Comparison:
-    """Return the best order beside the fixed ones. Cost: that of ``best_order``.
+    """Return the best order beside the fixed ones. Cost: that of ``solve``.
 
     Naive, GPipe and 1F1B are executed with whole backward passes even where the problem has split ones: an order
     of split passes can always do at least as well, by doing ``W`` right after ``I``. (Where the weight gradient

@@ -22,7 +22,6 @@ instance is put into that model and the plan back.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -30,8 +29,7 @@ import numpy as np
 
 from pipecut.formulation.costs.bulk.crossing import crossing_bytes
 from pipecut.formulation.costs.tables import build_tables
-from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
+from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.modes import Mode
@@ -39,7 +37,6 @@ from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, slowest
 from pipecut.solvers.reference.algorithm_1 import best_forms
 from pipecut.solvers.reference.flat_cluster import (
-    believes,
     flat_view,
     levels_in_words,
     refuse_without_forms,
@@ -47,7 +44,7 @@ from pipecut.solvers.reference.flat_cluster import (
 )
 from pipecut.solvers.search.stoppable import stoppable
 from pipecut.solvers.search.support import Support, blind_to
-from pipecut_literature.common.one_stage import with_layers
+from pipecut_literature.common.priced import in_rows, priced
 from pipecut_literature.pipedream import code as pipedream_code
 from pipecut_literature.pipedream import paper as pipedream_paper
 from pipecut_literature.pipedream.code import MachineLevel, PipeDreamStage
@@ -88,12 +85,12 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     UNKNOWN if stopped. Raises ValueError where the recurrence would take more than MOST_STEPS.
     Cost: that of :func:`pipecut_literature.pipedream.paper.optimise`.
     """
-    start, levels = time.perf_counter(), levels_of(instance)
+    levels = levels_of(instance)
     accepts(instance).refuse()
     deadline = begin(limits).deadline
     plan = pipedream_paper.optimise(row_of(instance), levels, deadline)
     spans = ((Span(first, stop), devices) for first, stop, devices in _flattened(plan.stages))
-    return _outcome(NAME, instance, list(spans), plan.period_s, start)
+    return _outcome(NAME, instance, list(spans), plan.period_s)
 
 
 @stoppable(NAME_OF_CODE)
@@ -104,14 +101,14 @@ def solve_code(instance: Instance, limits: Limits | None = None) -> Outcome:
     the recurrence would take more than MOST_STEPS.
     Cost: that of :func:`pipecut_literature.pipedream.code.optimise_states`.
     """
-    start, levels = time.perf_counter(), levels_of(instance)
+    levels = levels_of(instance)
     accepts_code(instance).refuse()
     deadline = begin(limits).deadline
     states = prefixes(antichain_states(profile_of(instance), MOST_STATES))
     plan = pipedream_code.optimise_states(states, levels, deadline=deadline)
     ends = [0, *(mask.bit_count() for mask in states.layers)]
     spans = ((Span(ends[first], ends[stop]), devices) for first, stop, devices in _flattened(plan.stages))
-    return _outcome(NAME_OF_CODE, instance, list(spans), plan.period_s, start)
+    return _outcome(NAME_OF_CODE, instance, list(spans), plan.period_s)
 
 
 def levels_of(instance: Instance) -> tuple[MachineLevel, ...]:
@@ -187,19 +184,11 @@ def _flattened(stages: Sequence[PipeDreamStage], copies: int = 1) -> Iterator[tu
             yield stage.first, stage.stop, copies * stage.replicas
 
 
-def _outcome(
-    name: str, instance: Instance, stages: list[tuple[Span, int]], period_s: float, start: float
-) -> Outcome:
+def _outcome(name: str, instance: Instance, stages: list[tuple[Span, int]], period_s: float) -> Outcome:
     """Lay replicated stages on the line and price them."""
-    plan = replicated_on_line(instance, stages)
-    found = evaluate(instance, plan).objective
-    believed = round(period_s * NS_PER_SECOND / instance.training.micro_batches)
-    notes = (
-        levels_in_words(len(levels_of(instance))),
-        believes("the recurrence expects", believed, instance, found),
-    )
-    seconds = time.perf_counter() - start
-    return Outcome(name, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
+    believed = "the recurrence expects", round(period_s * NS_PER_SECOND / instance.training.micro_batches)
+    notes = (levels_in_words(len(levels_of(instance))),)
+    return priced(name, instance, replicated_on_line(instance, stages), accepts, notes, believed=believed)
 
 
 def replicated_on_line(instance: Instance, stages: Sequence[tuple[Span, int]]) -> Plan:
@@ -210,10 +199,7 @@ def replicated_on_line(instance: Instance, stages: Sequence[tuple[Span, int]]) -
         Group.on_line(instance, first, devices, Mode(devices if copies else 1))
         for first, (_, devices) in zip(starts, stages, strict=False)
     )
-    rows = tuple(
-        replace(layer, allowed_forms=(0,)) if 0 in layer.allowed_forms else layer for layer in instance.layers
-    )
-    tables = build_tables(with_layers(instance, rows), groups)
+    tables = build_tables(in_rows(instance), groups)
     refuse_without_forms(tables)
     return Plan(
         tuple(

@@ -27,8 +27,8 @@ class ProgramRow(NamedTuple):
 
 
 PROGRAM_ROWS = tuple(
-    ProgramRow(*case, tuple(charged), tuple(speedups), tuple(free))
-    for *case, charged, speedups, free in _TABLES["program"]
+    ProgramRow(profile, states, machines, gbit, tuple(charged), tuple(speedups), tuple(free))
+    for profile, states, machines, gbit, charged, speedups, free in _TABLES["program"]
 )
 
 

@@ -20,39 +20,26 @@ class StudyEntry(NamedTuple):
     load: Callable[[], Run]
 
 
-def _from(module: str) -> Callable[[], Run]:
-    """Return a function that imports a study when it is called."""
-    return lambda: importlib.import_module(f"pipecut_literature.{module}").run
+def _study(summary: str, module: str, document: str = "") -> StudyEntry:
+    """Return the entry of a study that a module runs; its document is called like its folder if not otherwise."""
+    place = document or f"studies/{module.partition('.')[0].replace('_', '-')}.md"
+    return StudyEntry(
+        summary,
+        f"literature/docs/{place}",
+        lambda: importlib.import_module(f"pipecut_literature.{module}").run,
+    )
 
 
 STUDIES: dict[str, StudyEntry] = {
-    "accpar": StudyEntry(
-        "AccPar's and HyPar's types and speed-ups", "literature/docs/studies/accpar.md", _from("accpar.study")
+    "accpar": _study("AccPar's and HyPar's types and speed-ups", "accpar.study"),
+    "dnn-partitioning": _study(
+        "published placements of operator graphs, proved node by node", "dnn_partitioning.study"
     ),
-    "dnn-partitioning": StudyEntry(
-        "published placements of operator graphs, proved node by node",
-        "literature/docs/studies/dnn-partitioning.md",
-        _from("dnn_partitioning.study"),
-    ),
-    "fidelity": StudyEntry(
-        "published times and memories, predicted", "literature/docs/fidelity.md", _from("fidelity.study")
-    ),
-    "gpipe": StudyEntry(
-        "GPipe's Table 1: how large a Transformer fits", "literature/docs/studies/gpipe.md", _from("gpipe.study")
-    ),
-    "ordering": StudyEntry(
-        "fixed schedules against the best order", "literature/docs/studies/ordering.md", _from("studies.orders")
-    ),
-    "hetpipe": StudyEntry(
-        "HetPipe's allocations on unlike GPUs", "literature/docs/studies/hetpipe.md", _from("hetpipe.study")
-    ),
-    "pipedream": StudyEntry(
-        "PipeDream's program and paper", "literature/docs/studies/pipedream.md", _from("pipedream.study")
-    ),
-    "pipepar": StudyEntry(
-        "PipePar's Tables I and II and its Fig. 4", "literature/docs/studies/pipepar.md", _from("pipepar.study")
-    ),
-    "sailor": StudyEntry(
-        "real runs of Sailor on GH200: time and memory", "literature/docs/studies/sailor.md", _from("sailor.study")
-    ),
+    "fidelity": _study("published times and memories, predicted", "fidelity.study", "fidelity.md"),
+    "gpipe": _study("GPipe's Table 1: how large a Transformer fits", "gpipe.study"),
+    "ordering": _study("fixed schedules against the best order", "studies.orders", "studies/ordering.md"),
+    "hetpipe": _study("HetPipe's allocations on unlike GPUs", "hetpipe.study"),
+    "pipedream": _study("PipeDream's program and paper", "pipedream.study"),
+    "pipepar": _study("PipePar's Tables I and II and its Fig. 4", "pipepar.study"),
+    "sailor": _study("real runs of Sailor on GH200: time and memory", "sailor.study"),
 }

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipecut_literature.gpipe.memory import GPipeBatch
+from pipecut_literature.gpipe.planner import least_variance
 from pipecut_literature.gpipe.time import (
     Accelerator,
     LayerLine,
     closed_form_speed,
     gpipe_durations,
-    least_variance_cells,
     samples_per_second,
     transformer_network,
 )
@@ -34,7 +34,7 @@ def test_no_cut_has_less_variance(costs: list[int], data: st.DataObject) -> None
     def squares(spans: tuple[tuple[int, int], ...]) -> int:
         return sum(sum(costs[first:stop]) ** 2 for first, stop in spans)
 
-    found = least_variance_cells(costs, cells)
+    found = tuple(pairwise(least_variance(costs, cells)))
     assert found[0][0] == 0 and found[-1][1] == len(costs) and len(found) == cells
     every = [tuple(pairwise((0, *cuts, len(costs)))) for cuts in combinations(range(1, len(costs)), cells - 1)]
     assert found in every
@@ -72,8 +72,8 @@ def test_every_layer_has_a_boundary() -> None:
 
 
 def test_more_cells_than_layers_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 layers do not make 3 cells"):
-        least_variance_cells((1, 1), 3)
+    with pytest.raises(ValueError, match="3 cells of 2 layers, expected 1 or more"):
+        gpipe_durations(LayerLine("two", (1, 1), (0, 0)), 3, GPipeBatch(6, 2), MACHINE)
 
 
 def test_the_closed_form_at_its_ends() -> None:

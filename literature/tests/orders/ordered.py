@@ -7,11 +7,13 @@ from itertools import product
 
 from hypothesis import strategies as st
 
+from pipecut.formulation.outcome import Limits
 from pipecut.formulation.schedules.table import Action, PipelineSchedule, ScheduleError
 from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from pipecut.formulation.timeline.measures import Footprint
-from pipecut_literature.orders.fixed import Executed, execute
+from pipecut_literature.orders.fixed import Executed, OrderOutcome, execute
 from pipecut_literature.orders.problem import OrderProblem
+from pipecut_literature.orders.solve import solve
 
 TIMES = st.integers(1, 9)
 PLACEMENTS = ((0,), (0, 1), (0, 1, 2), (0, 0), (0, 1, 0), (0, 1, 1), (1, 0, 0))
@@ -114,3 +116,21 @@ def orders_within_memory(problem: OrderProblem) -> Iterator[Executed]:
 def best_of_all(problem: OrderProblem) -> int | None:
     """Return the least makespan of all orders; None if no order keeps within memory."""
     return min((executed.makespan_ns for executed in orders_within_memory(problem)), default=None)
+
+
+def best_order(
+    durations: Durations,
+    execution: Execution,
+    micro_batches: int,
+    *,
+    stage_ranks: Sequence[int] | None = None,
+    split: bool = False,
+    footprint: Footprint | None = None,
+    memory_bytes: Sequence[int] | None = None,
+    limits: Limits | None = None,
+) -> OrderOutcome:
+    """The best order of stages on ranks of their own, if none are named."""
+    ranks = tuple(range(durations.stages) if stage_ranks is None else stage_ranks)
+    memory = None if memory_bytes is None else tuple(memory_bytes)
+    problem = OrderProblem(durations, execution, micro_batches, ranks, split, footprint, memory)
+    return solve(problem, limits or Limits())

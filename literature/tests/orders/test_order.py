@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from literature.tests.orders.ordered import best_of_all, every_order, problems
+from literature.tests.orders.ordered import best_of_all, best_order, every_order, problems
 from pipecut.formulation.outcome import Limits, Progress, Proof
 from pipecut.formulation.schedules.gpipe import gpipe
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
@@ -25,7 +25,7 @@ from pipecut.report.simulation import zero_bubble_h1_iteration_ns
 from pipecut_literature.orders.bounds import Bounds
 from pipecut_literature.orders.fixed import fixed_orders, least_memory
 from pipecut_literature.orders.problem import OrderProblem
-from pipecut_literature.orders.solve import best_order, solve
+from pipecut_literature.orders.solve import solve
 from tests.laws import so_many
 from tests.timelines import uniform
 

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from literature.tests.orders.ordered import best_order
 from pipecut.formulation.outcome import Limits, Proof
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from pipecut.formulation.timeline.from_plan import PlanRun
 from pipecut.formulation.timeline.timeline import run
 from pipecut_literature.orders.fixed import fixed_orders
 from pipecut_literature.orders.problem import OrderProblem
-from pipecut_literature.orders.solve import best_order, compare
+from pipecut_literature.orders.solve import compare
 from pipecut_literature.studies.catalogue import STUDIES
 from pipecut_literature.studies.orders import case_table, family, figures, summary, too_few_in_flight
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
