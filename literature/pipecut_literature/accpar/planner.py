@@ -30,16 +30,9 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FormEdge
 from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 from pipecut.solvers.search.stoppable import stoppable
+from pipecut_literature.common import one_stage
 from pipecut_literature.common.halves import Halves, LayerShare, Machine, bisected, moved_bytes, summed_bytes
-from pipecut_literature.common.one_stage import (
-    BetweenCosts,
-    InsideCosts,
-    in_forms,
-    least_forms,
-    rounded,
-    sum_of_costs,
-    tables_of,
-)
+from pipecut_literature.common.one_stage import BetweenCosts, InsideCosts, rounded
 
 NAME = "accpar"
 
@@ -52,15 +45,15 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     equal devices in powers of two, and one run of :func:`solvers.reference.algorithm_1.best_forms`.
     """
     inside, between = costs(instance, begin(limits).deadline)
-    forms = least_forms(tables_of(instance, instance.layers), inside, between)
-    believed = sum_of_costs(instance, forms, inside, between)
+    forms = one_stage.least_forms(one_stage.tables_of(instance, instance.layers), inside, between)
+    believed = one_stage.sum_of_costs(instance, forms, inside, between)
     machine = bisected(instance)
     many = instance.training.micro_batches
     notes = [f"AccPar expects {exact_duration(believed)} for one step of {many} micro-{plural(many, 'batch')}"]
     if isinstance(machine, Halves) and not machine.alike:
         part = float(machine.part)
         notes.append(f"AccPar gives {part:.1%} of the work to the first half of the cluster; priced: equal shares")
-    return in_forms(NAME, instance, forms, tuple(notes))
+    return one_stage.in_forms(NAME, instance, forms, tuple(notes))
 
 
 def costs(instance: Instance, deadline: Deadline = NEVER) -> tuple[InsideCosts, BetweenCosts]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from pipecut_literature.megatron import transformer_memory as activations
 from pipecut_literature.megatron.published import MODELS, KorthikantiModel
 from pipecut_literature.megatron.transformer import (
     LayerRecompute,
@@ -11,13 +12,7 @@ from pipecut_literature.megatron.transformer import (
     attention_core_flops,
     iteration_flops,
 )
-from pipecut_literature.megatron.transformer_memory import (
-    ActivationLayout,
-    counted_first_stage_bytes,
-    extra_bytes,
-    first_stage_bytes,
-    layer_activation_bytes,
-)
+from pipecut_literature.megatron.transformer_memory import ActivationLayout, layer_activation_bytes
 from pipecut_literature.studies.study import StudyTable, gib, share, words
 
 MIB = 2**20
@@ -52,15 +47,17 @@ def _cells(model: KorthikantiModel, name: str, formula: str, layout: ActivationL
     shape, each = model.shape, model.micro_batch
     layer = layer_activation_bytes(shape, each, layout)
     closed, counted = _both(model, layout)
-    extras = extra_bytes(shape, each, layout.tensor_parallel_degree, model.ranks)
+    extras = activations.extra_bytes(shape, each, layout.tensor_parallel_degree, model.ranks)
     return (model.name, name, formula, f"{float(layer) / MIB:.1f}", gib(closed), gib(extras), gib(counted))
 
 
 def _both(model: KorthikantiModel, layout: ActivationLayout) -> tuple[int, int]:
     """Return the layers' bytes on the first rank by the closed form, and at the peak of the executed schedule."""
     shape, each, ranks, chunks = model.shape, model.micro_batch, model.ranks, model.chunks
-    closed = first_stage_bytes(shape, each, layout, ranks, chunks)
-    return closed, counted_first_stage_bytes(shape, each, layout, ranks, chunks, model.global_batch // each)
+    closed = activations.first_stage_bytes(shape, each, layout, ranks, chunks)
+    return closed, activations.counted_first_stage_bytes(
+        shape, each, layout, ranks, chunks, model.global_batch // each
+    )
 
 
 def _equal_rows() -> int:

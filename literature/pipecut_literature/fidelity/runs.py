@@ -50,6 +50,8 @@ AGAIN: Mapping[LayerRecompute, tuple[str, ...]] = MappingProxyType(
     {LayerRecompute.NONE: (), LayerRecompute.SELECTIVE: ("block.*.core",), LayerRecompute.FULL: ("block.*",)}
 )
 """The layers that stages compute again. Checkpoints lie around blocks: never embedding, head or loss."""
+WITH_ROWS = {(Split.MATRIX, 1): 3, (Split.MATRIX, 2): 4, (Split.JOIN, 1): 0}
+"""Forms of Megatron-LM's pairs with sequence parallelism, by those without."""
 THOUSANDTHS = 1000
 GIGABYTE = 8 * 10**9
 """Bits."""
@@ -86,7 +88,7 @@ class Constants:
 
 def data_sheet() -> Constants:
     """Return constants with links and memory of the data sheet; the two that are estimated are 0."""
-    facts, _ = _node()
+    facts, _ = node(MACHINE)
     near, far = facts.inside.each_pair.value, facts.adapters.bandwidth.value
     return Constants(0, 0, near // GIGABYTE, Fraction(far, GIGABYTE), Fraction(1))
 
@@ -96,14 +98,21 @@ def _graph(shape: TransformerShape) -> nx.DiGraph:
     return transformer_layers(shape)
 
 
-@lru_cache(maxsize=1)
-def _node() -> tuple[MachineFacts, DeviceClass]:
-    """Return the machine of all runs, and its card."""
+@lru_cache(maxsize=4)
+def node(machine: str) -> tuple[MachineFacts, DeviceClass]:
+    """Return what the library says of a machine, and its card at the peak of 16-bit numbers."""
     library = Library.read()
-    facts = library.machines[MACHINE]
+    facts = library.machines[machine]
     found = library.devices[facts.device]
     card = facts.device, found.memory.value, found.peak(facts.device, ELEMENT_BYTES)
     return facts, DeviceClass(*card, memory_bytes_per_second=found.memory_bandwidth.value // 8)
+
+
+def servers_for(machine: str, devices: int, near: int) -> list[Server]:
+    """Return as many nodes of the library as so many devices fill; cards of a node reach ``near`` bits/s."""
+    facts, card = node(machine)
+    each, adapters = facts.devices.value, facts.adapters.number.value
+    return [Server(f"{machine}-{at}", card, each, Link(near), adapters) for at in range(-(-devices // each))]
 
 
 def instance_of(training: TrainingRun, constants: Constants) -> Instance:
@@ -112,10 +121,7 @@ def instance_of(training: TrainingRun, constants: Constants) -> Instance:
     A LayerNorm that continues the stage before lies by samples, as forms do not say that every card has it whole;
     of one sample it is divided here, as where ``Constants`` were found, and not done by one card.
     """
-    facts, card = _node()
-    each, near = facts.devices.value, Link(constants.near * GIGABYTE)
-    nodes = -(-training.devices // each)
-    servers = [Server(f"{MACHINE}-{at}", card, each, near, facts.adapters.number.value) for at in range(nodes)]
+    servers = servers_for(MACHINE, training.devices, constants.near * GIGABYTE)
     cluster = cluster_graph("published", servers, (), mesh=Link(int(constants.far * GIGABYTE)))
     own = Training(
         training.global_batch,
@@ -149,21 +155,21 @@ def plan_of(training: TrainingRun) -> Plan:
         first = 1 + BLOCK * blocks * at if at else 0
         last = at == training.stages - 1
         span = Span(first, len(instance.layers) if last else 1 + BLOCK * blocks * (at + 1))
-        forms = megatron_forms(instance, span) if training.degree > 1 else (0,) * len(span)
-        forms = _by_sequence(instance, span, forms) if training.sequence_parallel else forms
+        forms = forms_of(instance, span, training.degree, training.sequence_parallel)
         group = Group.on_line(instance, at % training.ranks * devices, devices, mode)
         stages.append(Stage(span, group, forms))
     return Plan(tuple(stages))
 
 
-def _by_sequence(instance: Instance, span: Span, forms: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the forms of a stage with what lies between its products in rows: sequence parallelism.
+def forms_of(instance: Instance, span: Span, degree: int, sequence_parallel: bool) -> tuple[int, ...]:
+    """Return Megatron-LM's forms of a stage; with sequence parallelism what lies between its products is in rows.
 
-    Products sum to rows in place of the whole, or gather their rows; shortcuts work on rows.
+    Products then sum to rows in place of the whole, or gather their rows; shortcuts work on rows.
     """
-    rows = {(Split.MATRIX, 1): 3, (Split.MATRIX, 2): 4, (Split.JOIN, 1): 0}
-    layers = (instance.layers[layer] for layer in span.layers)
-    return tuple(rows.get((row.split, form), form) for row, form in zip(layers, forms, strict=True))
+    forms = megatron_forms(instance, span) if degree > 1 else (0,) * len(span)
+    kinds = (instance.layers[layer].split for layer in span.layers)
+    rows = WITH_ROWS if sequence_parallel else {}
+    return tuple(rows.get(one, one[1]) for one in zip(kinds, forms, strict=True))
 
 
 @lru_cache(maxsize=256)

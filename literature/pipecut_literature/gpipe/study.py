@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
+from pipecut_literature.gpipe import memory
 from pipecut_literature.gpipe.amoebanet import amoebanet_d
-from pipecut_literature.gpipe.memory import (
-    ELEMENT_BYTES,
-    GPipeBatch,
-    largest_layers,
-    largest_naive_layers,
-    naive_activation_bytes,
-    parameter_bytes,
-    parameters,
-    pipeline_activation_bytes,
-)
+from pipecut_literature.gpipe.memory import GPipeBatch
 from pipecut_literature.gpipe.published import (
     AMOEBANET_ROWS,
     IMAGES,
@@ -43,12 +35,12 @@ def run(inputs: StudyInputs) -> Study:
     """Compute Table 1 again. Needs no data."""
     del inputs
     batch = GPipeBatch(SAMPLES, estimated_micro_batches())
-    memory, errors = transformer_table(batch)
+    held, errors = transformer_table(batch)
     largest, largest_errors = largest_table(batch)
     return Study(
         "GPipe: how large a model fits",
         words(__file__, "reading", micro_batches=batch.micro_batches),
-        (memory, micro_batches_table(), largest, amoebanet_table()),
+        (held, micro_batches_table(), largest, amoebanet_table()),
         {"micro_batches": batch.micro_batches, "activation_error_percent": mean_absolute(errors)}
         | {f"largest_layers_error_percent_{name}": error for name, error in largest_errors.items()},
     )
@@ -61,7 +53,7 @@ def estimated_micro_batches() -> int:
 
     def distance(parts: int) -> float:
         batch = GPipeBatch(SAMPLES, parts)
-        return abs(pipeline_activation_bytes(transformer(row.layers), batch, row.accelerators) - published)
+        return abs(memory.pipeline_activation_bytes(transformer(row.layers), batch, row.accelerators) - published)
 
     return min(PARTS, key=distance)
 
@@ -70,16 +62,16 @@ def activation_bytes(row: TransformerRow, batch: GPipeBatch) -> int:
     """Return the activations of a row, summed over its accelerators."""
     shape = transformer(row.layers)
     if not row.accelerators:
-        return naive_activation_bytes(shape, batch.samples)
-    return pipeline_activation_bytes(shape, batch, row.accelerators)
+        return memory.naive_activation_bytes(shape, batch.samples)
+    return memory.pipeline_activation_bytes(shape, batch, row.accelerators)
 
 
 def transformer_table(batch: GPipeBatch) -> tuple[StudyTable, list[float]]:
     """Return the Transformer rows of Table 1 beside ours, and the errors of activations in percent."""
     rows, errors = [], []
     for row in TRANSFORMER_ROWS:
-        count = parameters(transformer(row.layers))
-        held, activations = parameter_bytes(count), activation_bytes(row, batch)
+        count = memory.parameters(transformer(row.layers))
+        held, activations = memory.parameter_bytes(count), activation_bytes(row, batch)
         printed_held, printed_activations = row.parameter_g, row.activation_g
         if not row.accelerators:
             printed_held, printed_activations = printed_activations, printed_held
@@ -154,8 +146,8 @@ def largest_table(batch: GPipeBatch) -> tuple[StudyTable, dict[str, float]]:
 def _largest(row: TransformerRow, batch: GPipeBatch, capacity: int) -> int:
     shape = transformer(1)
     if not row.accelerators:
-        return largest_naive_layers(shape, batch.samples, capacity)
-    return largest_layers(shape, batch, row.accelerators, capacity)
+        return memory.largest_naive_layers(shape, batch.samples, capacity)
+    return memory.largest_layers(shape, batch, row.accelerators, capacity)
 
 
 def amoebanet_table() -> StudyTable:
@@ -164,8 +156,8 @@ def amoebanet_table() -> StudyTable:
     for row in AMOEBANET_ROWS:
         cells = amoebanet_d(*row.size)
         count = sum(cell.parameters for cell in cells)
-        held = parameter_bytes(count) / 10**9
-        kept = ELEMENT_BYTES * IMAGES * sum(cell.kept_elements for cell in cells) / GIB
+        held = memory.parameter_bytes(count) / 10**9
+        kept = memory.ELEMENT_BYTES * IMAGES * sum(cell.kept_elements for cell in cells) / GIB
         rows.append(
             (
                 row.name,

@@ -28,17 +28,9 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FormEdge, Layer, Split
 from pipecut.solvers.search.stoppable import stoppable
+from pipecut_literature.common import one_stage
 from pipecut_literature.common.halves import LayerShare, moved_bytes, summed_bytes
-from pipecut_literature.common.one_stage import (
-    BetweenCosts,
-    InsideCosts,
-    in_forms,
-    least_forms,
-    prefer,
-    rounded,
-    sum_of_costs,
-    tables_of,
-)
+from pipecut_literature.common.one_stage import BetweenCosts, InsideCosts, rounded
 
 NAME = "hypar"
 
@@ -54,10 +46,10 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     Cost: levels + 1 runs of :func:`solvers.reference.algorithm_1.best_forms`.
     """
     deadline = begin(limits).deadline
-    tables = tables_of(instance, narrowed(instance))
+    tables = one_stage.tables_of(instance, narrowed(instance))
     inside, between = uniform_costs(instance, deadline)
-    forms = least_forms(tables, inside, between)
-    believed = sum_of_costs(instance, forms, inside, between)
+    forms = one_stage.least_forms(tables, inside, between)
+    believed = one_stage.sum_of_costs(instance, forms, inside, between)
     types, moved = by_level(instance, tables, deadline)
     changed = sum(len(set(column)) > 1 for column in zip(*types, strict=True))
     notes = (
@@ -65,12 +57,14 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         f" {goal_amount(Goal.MEMORY, moved)} with a type a level",
         f"halves the devices {len(types)} times; the type of {changed} layers changes from level to level",
     )
-    return in_forms(NAME, instance, forms, notes)
+    return one_stage.in_forms(NAME, instance, forms, notes)
 
 
 def narrowed(instance: Instance) -> tuple[Layer, ...]:
     """Return the layers with HyPar's types only; those that may take neither keep their own."""
-    return tuple(layer if layer.split is Split.FOLLOW else prefer(layer, TYPES) for layer in instance.layers)
+    return tuple(
+        layer if layer.split is Split.FOLLOW else one_stage.prefer(layer, TYPES) for layer in instance.layers
+    )
 
 
 def levels_of(instance: Instance) -> int:
@@ -114,8 +108,8 @@ def by_level(
     for level in range(levels_of(instance)):
         shares = [_split(instance, at, [row[at] for row in types]) for at in range(len(instance.layers))]
         inside, between = _level_costs(instance, shares, deadline)
-        chosen = least_forms(tables, inside, between)
-        total += 2**level * sum_of_costs(instance, chosen, inside, between)
+        chosen = one_stage.least_forms(tables, inside, between)
+        total += 2**level * one_stage.sum_of_costs(instance, chosen, inside, between)
         types.append(tuple(0 if one is None else chosen[one] for one in instance.sources))
     return tuple(types), total
 

@@ -14,8 +14,6 @@ What layers keep for the backward pass is what ``transformer_memory`` lists (Kor
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import replace
 
 import networkx as nx
 
@@ -38,30 +36,29 @@ LOGITS = (5, 2)
 
 def transformer_layers(shape: TransformerShape) -> nx.DiGraph:
     """Return embedding, blocks, last LayerNorm, head and loss. Cost: linear in layers."""
-    width, words = shape.sequence * shape.hidden, shape.sequence * shape.vocabulary
+    tokens, width = shape.sequence, shape.sequence * shape.hidden
     table = shape.vocabulary * shape.hidden
     ends = Work((), 2, 3 * width, 8 * width)  # gather, add the position, drop out
-    layers = [layer("embedding", Split.MATRIX, (shape.sequence, width), ends, weights=table, kept=width)]
+    layers = [layer("embedding", Split.MATRIX, (tokens, width), ends, weights=table, kept=width)]
     for at in range(shape.layers):
         layers += _block(f"block.{at}", shape)
-    layers.append(_norm("norm", shape))
-    head = Product(shape.sequence, shape.hidden, shape.vocabulary, 1, True, 2 * width, 2 * words)
-    layers.append(layer("head", Split.MATRIX, (width, words), Work((head,)), kept=2 * width))
-    read, written = (ELEMENT_BYTES * words * one for one in LOGITS)
-    loss = layer(
-        "loss",
-        Split.JOIN,
-        (words, shape.sequence),
-        Work((), 2, read, written),
-        forms=ROWS_OR_WHOLE,
-        kept=LOGIT_BYTES * words,
-    )
-    layers.append(replace(loss, across=Across(Axis.VOCABULARY, sent_bytes=SUMMED_BYTES * shape.sequence)))
-    sizes = {layer.name: layer.output_bytes for layer in layers}
-    edges = [(one, other, sizes[one]) for one, other in _edges([layer.name for layer in layers])]
-    graph = layer_graph("transformer", layers, edges, ELEMENT_BYTES)
+    layers.append(norm("norm", width, 2 * shape.hidden))
+    layers.append(matrix("head", tokens, shape.hidden, shape.vocabulary, weights=0))
+    graph = blocks_graph("transformer", [*layers, loss(tokens, shape.vocabulary)])
     graph.graph["ties"] = ((("embedding", "head"), ELEMENT_BYTES * table, ELEMENT_BYTES * table),)
     return graph
+
+
+def blocks_graph(name: str, layers: list[Layer]) -> nx.DiGraph:
+    """Return the graph of an embedding, blocks of BLOCK layers, and three layers behind them.
+
+    Its edges are the chain, and the shortcuts around the first five and the last five layers of every block.
+    """
+    names, half = [one.name for one in layers], BLOCK // 2
+    sizes = {one.name: one.output_bytes for one in layers}
+    pairs = [*itertools.pairwise(names)]
+    pairs += [(names[at - half], names[at]) for at in range(half, len(names) - 3, half)]
+    return layer_graph(name, layers, [(one, other, sizes[one]) for one, other in pairs], ELEMENT_BYTES)
 
 
 def layer(
@@ -83,70 +80,65 @@ def layer(
     return Layer(name, operator, split, parameters, taken, made, kept, macs, macs, forms, work=work, across=across)
 
 
-def _norm(name: str, shape: TransformerShape) -> Layer:
-    width = shape.sequence * shape.hidden
-    work = Work((), 1, ELEMENT_BYTES * width, ELEMENT_BYTES * width)
-    return layer(name, Split.FOLLOW, (width, width), work, weights=2 * shape.hidden, kept=2 * width)
+def norm(name: str, width: int, weights: int) -> Layer:
+    """Return a normalisation of so many numbers, which keeps its input."""
+    moved = ELEMENT_BYTES * width
+    return layer(name, Split.FOLLOW, (width, width), Work((), 1, moved, moved), weights=weights, kept=moved)
 
 
-def _matrix(name: str, shape: TransformerShape, inner: int, columns: int) -> Layer:
-    """Return a product with weights and a bias, which keeps its input."""
-    taken, made = shape.sequence * inner, shape.sequence * columns
-    product = Product(shape.sequence, inner, columns, 1, True, ELEMENT_BYTES * taken, ELEMENT_BYTES * made)
-    weights = (inner + 1) * columns
-    return layer(name, Split.MATRIX, (taken, made), Work((product,)), weights=weights, kept=2 * taken)
+def matrix(name: str, tokens: int, inner: int, columns: int, *, weights: int, keeps: bool = True) -> Layer:
+    """Return a product with weights, and a bias if these count it, which keeps its input or not."""
+    taken, made = tokens * inner, tokens * columns
+    product = Product(tokens, inner, columns, 1, True, ELEMENT_BYTES * taken, ELEMENT_BYTES * made)
+    kept = ELEMENT_BYTES * taken * keeps
+    return layer(name, Split.MATRIX, (taken, made), Work((product,)), weights=weights, kept=kept)
 
 
-def _shortcut(name: str, shape: TransformerShape) -> Layer:
-    """Dropout and shortcut: two tensors in, one and a mask out."""
-    width = shape.sequence * shape.hidden
-    work = Work((), 1, 2 * ELEMENT_BYTES * width, ELEMENT_BYTES * width + width)
-    return layer(name, Split.JOIN, (width, width), work, forms=ROWS_OR_WHOLE, kept=width)
+def shortcut(name: str, width: int, *, mask: bool) -> Layer:
+    """Return a shortcut, two tensors in and one out, with dropout in front of it where there is a ``mask``."""
+    moved = ELEMENT_BYTES * width
+    work = Work((), 1, 2 * moved, moved + width * mask)
+    return layer(name, Split.JOIN, (width, width), work, forms=ROWS_OR_WHOLE, kept=width * mask)
+
+
+def loss(tokens: int, vocabulary: int) -> Layer:
+    """Return the loss of so many tokens, which keeps the logits in 32 bits."""
+    words = tokens * vocabulary
+    read, written = (ELEMENT_BYTES * words * one for one in LOGITS)
+    parts = Across(Axis.VOCABULARY, sent_bytes=SUMMED_BYTES * tokens)
+    work, kept = Work((), 2, read, written), LOGIT_BYTES * words
+    return layer("loss", Split.JOIN, (words, tokens), work, forms=ROWS_OR_WHOLE, kept=kept, across=parts)
 
 
 def _core(name: str, shape: TransformerShape) -> Layer:
     """Scores, softmax with scale and mask, dropout, and the weighted sum of values, by heads."""
-    each, pairs = shape.hidden // shape.heads, shape.heads * shape.sequence**2
-    width = shape.sequence * shape.hidden
-    scores = Product(
-        shape.sequence, each, shape.sequence, shape.heads, False, 2 * ELEMENT_BYTES * width, ELEMENT_BYTES * pairs
-    )
-    values = Product(
-        shape.sequence,
-        shape.sequence,
-        each,
-        shape.heads,
-        False,
-        ELEMENT_BYTES * (pairs + width),
-        ELEMENT_BYTES * width,
-    )
+    tokens, each, heads = shape.sequence, shape.hidden // shape.heads, shape.heads
+    pairs, width = heads * tokens**2, tokens * shape.hidden
+    scores = Product(tokens, each, tokens, heads, False, 2 * ELEMENT_BYTES * width, ELEMENT_BYTES * pairs)
+    read = ELEMENT_BYTES * (pairs + width)
+    values = Product(tokens, tokens, each, heads, False, read, ELEMENT_BYTES * width)
     work = Work((scores, values), 2, 2 * ELEMENT_BYTES * pairs, 2 * ELEMENT_BYTES * pairs + pairs)
     kept = 2 * 3 * width + (2 + 1 + 2) * pairs
-    heads = Across(Axis.CONTEXT, pieces=shape.heads, sent_bytes=2 * ELEMENT_BYTES * width)
-    return layer(name, Split.JOIN, (3 * width, width), work, kept=kept, across=heads)
+    parts = Across(Axis.CONTEXT, pieces=heads, sent_bytes=2 * ELEMENT_BYTES * width)
+    return layer(name, Split.JOIN, (3 * width, width), work, kept=kept, across=parts)
 
 
 def _block(name: str, shape: TransformerShape) -> list[Layer]:
-    hidden, inner = shape.hidden, 4 * shape.hidden
-    wide = ELEMENT_BYTES * shape.sequence * inner
-    sizes = shape.sequence * inner, shape.sequence * inner
+    tokens, hidden, inner = shape.sequence, shape.hidden, 4 * shape.hidden
+    width, wide = tokens * hidden, ELEMENT_BYTES * tokens * inner
+
+    def biased(part: str, taken: int, made: int) -> Layer:
+        return matrix(f"{name}.{part}", tokens, taken, made, weights=(taken + 1) * made)
+
     return [
-        _norm(f"{name}.norm1", shape),
-        _matrix(f"{name}.qkv", shape, hidden, 3 * hidden),
+        norm(f"{name}.norm1", width, 2 * hidden),
+        biased("qkv", hidden, 3 * hidden),
         _core(f"{name}.core", shape),
-        _matrix(f"{name}.projection", shape, hidden, hidden),
-        _shortcut(f"{name}.add1", shape),
-        _norm(f"{name}.norm2", shape),
-        _matrix(f"{name}.fc1", shape, hidden, inner),
-        layer(f"{name}.gelu", Split.FOLLOW, sizes, Work((), 1, wide, wide), kept=wide),
-        _matrix(f"{name}.fc2", shape, inner, hidden),
-        _shortcut(f"{name}.add2", shape),
+        biased("projection", hidden, hidden),
+        shortcut(f"{name}.add1", width, mask=True),
+        norm(f"{name}.norm2", width, 2 * hidden),
+        biased("fc1", hidden, inner),
+        layer(f"{name}.gelu", Split.FOLLOW, (tokens * inner, tokens * inner), Work((), 1, wide, wide), kept=wide),
+        biased("fc2", inner, hidden),
+        shortcut(f"{name}.add2", width, mask=True),
     ]
-
-
-def _edges(names: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the chain, and the shortcuts around the first five and the last five layers of every block."""
-    yield from itertools.pairwise(names)
-    half = BLOCK // 2
-    for at in range(half, len(names) - 3, half):
-        yield names[at - half], names[at]

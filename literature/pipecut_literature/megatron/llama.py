@@ -10,24 +10,13 @@ counted as full squares, as traces do (``ingest.operators.work``).
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import networkx as nx
 
 from pipecut.formulation.predictor.roofline import Product, Work
-from pipecut.formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
-from pipecut_literature.megatron.layers import (
-    ELEMENT_BYTES,
-    LOGIT_BYTES,
-    LOGITS,
-    ROWS_OR_WHOLE,
-    SUMMED_BYTES,
-    layer,
-)
-
-BLOCK = 10
-"""Layers of a block."""
+from pipecut.formulation.problem.layers import Across, Axis, Layer, Split
+from pipecut_literature.megatron.layers import ELEMENT_BYTES, blocks_graph, layer, loss, matrix, norm, shortcut
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,40 +50,15 @@ class LlamaShape:
 
 def llama_layers(shape: LlamaShape) -> nx.DiGraph:
     """Return embedding, blocks, last norm, head and loss. Cost: linear in blocks."""
-    width, words = shape.sequence * shape.hidden, shape.sequence * shape.vocabulary
+    tokens, width = shape.sequence, shape.sequence * shape.hidden
     table = shape.vocabulary * shape.hidden
     gather = Work((), 1, 2 * width, 2 * width)
-    layers = [layer("embedding", Split.MATRIX, (shape.sequence, width), gather, weights=table)]
+    layers = [layer("embedding", Split.MATRIX, (tokens, width), gather, weights=table)]
     for at in range(shape.layers):
         layers += _block(f"block.{at}", shape)
-    layers.append(_norm("norm", shape))
-    layers.append(_matrix("head", shape, shape.hidden, shape.vocabulary))
-    read, written = (ELEMENT_BYTES * words * one for one in LOGITS)
-    loss, taken = Work((), 2, read, written), (words, shape.sequence)
-    parts = Across(Axis.VOCABULARY, sent_bytes=SUMMED_BYTES * shape.sequence)
-    kept = LOGIT_BYTES * words
-    layers.append(layer("loss", Split.JOIN, taken, loss, kept=kept, forms=ROWS_OR_WHOLE, across=parts))
-    names, sizes = [layer.name for layer in layers], {layer.name: layer.output_bytes for layer in layers}
-    pairs = list(itertools.pairwise(names))
-    for at in range(shape.layers):
-        first = 1 + BLOCK * at
-        half = first + BLOCK // 2 - 1
-        pairs += [(names[first - 1], names[half]), (names[half], names[half + BLOCK // 2])]
-    edges = [(one, other, sizes[one]) for one, other in pairs]
-    return layer_graph("llama", layers, edges, ELEMENT_BYTES)
-
-
-def _norm(name: str, shape: LlamaShape) -> Layer:
-    width = shape.sequence * shape.hidden
-    work = Work((), 1, ELEMENT_BYTES * width, ELEMENT_BYTES * width)
-    return layer(name, Split.FOLLOW, (width, width), work, weights=shape.hidden, kept=ELEMENT_BYTES * width)
-
-
-def _matrix(name: str, shape: LlamaShape, inner: int, columns: int, *, keeps: bool = True) -> Layer:
-    taken, made = shape.sequence * inner, shape.sequence * columns
-    product = Product(shape.sequence, inner, columns, 1, True, ELEMENT_BYTES * taken, ELEMENT_BYTES * made)
-    kept = ELEMENT_BYTES * taken * keeps
-    return layer(name, Split.MATRIX, (taken, made), Work((product,)), weights=inner * columns, kept=kept)
+    layers.append(norm("norm", width, shape.hidden))
+    layers.append(matrix("head", tokens, shape.hidden, shape.vocabulary, weights=table))
+    return blocks_graph("llama", [*layers, loss(tokens, shape.vocabulary)])
 
 
 def _attention(name: str, shape: LlamaShape) -> Layer:
@@ -108,25 +72,23 @@ def _attention(name: str, shape: LlamaShape) -> Layer:
     return layer(name, Split.JOIN, (taken, made), Work((scores, values)), kept=kept, across=heads)
 
 
-def _shortcut(name: str, shape: LlamaShape) -> Layer:
-    width = shape.sequence * shape.hidden
-    work = Work((), 1, 2 * ELEMENT_BYTES * width, ELEMENT_BYTES * width)
-    return layer(name, Split.JOIN, (width, width), work, forms=ROWS_OR_WHOLE)
-
-
 def _block(name: str, shape: LlamaShape) -> list[Layer]:
-    hidden, inner, tokens = shape.hidden, shape.inner, shape.sequence
-    both, gated = 2 * ELEMENT_BYTES * tokens * inner, ELEMENT_BYTES * tokens * inner
-    sizes = (2 * tokens * inner, tokens * inner)
+    tokens, hidden, inner = shape.sequence, shape.hidden, shape.inner
+    width, wide = tokens * hidden, tokens * inner
+    both, gated = 2 * ELEMENT_BYTES * wide, ELEMENT_BYTES * wide
+
+    def plain(part: str, taken: int, made: int, *, keeps: bool = True) -> Layer:
+        return matrix(f"{name}.{part}", tokens, taken, made, weights=taken * made, keeps=keeps)
+
     return [
-        _norm(f"{name}.norm1", shape),
-        _matrix(f"{name}.qkv", shape, hidden, hidden + 2 * shape.key_value),
+        norm(f"{name}.norm1", width, hidden),
+        plain("qkv", hidden, hidden + 2 * shape.key_value),
         _attention(f"{name}.core", shape),
-        _matrix(f"{name}.projection", shape, hidden, hidden, keeps=False),
-        _shortcut(f"{name}.add1", shape),
-        _norm(f"{name}.norm2", shape),
-        _matrix(f"{name}.fc1", shape, hidden, 2 * inner),
-        layer(f"{name}.gated", Split.FOLLOW, sizes, Work((), 1, both, gated), kept=both),
-        _matrix(f"{name}.fc2", shape, inner, hidden),
-        _shortcut(f"{name}.add2", shape),
+        plain("projection", hidden, hidden, keeps=False),
+        shortcut(f"{name}.add1", width, mask=False),
+        norm(f"{name}.norm2", width, hidden),
+        plain("fc1", hidden, 2 * inner),
+        layer(f"{name}.gated", Split.FOLLOW, (2 * wide, wide), Work((), 1, both, gated), kept=both),
+        plain("fc2", inner, hidden),
+        shortcut(f"{name}.add2", width, mask=False),
     ]

@@ -11,7 +11,7 @@ import networkx as nx
 from pipecut.formulation.constraints.layers.forms import FormLimit
 from pipecut.formulation.costs.megatron_forms import megatron_forms
 from pipecut.formulation.predictor.roofline import Roofline
-from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.cluster import cluster_graph
 from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute, Sharded
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group
@@ -22,24 +22,26 @@ from pipecut.formulation.problem.options import Compute, CostModel, Synchronisat
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
-from pipecut.ingest.scenario.library import Library
-from pipecut_literature.fidelity.runs import UPDATE
+from pipecut_literature.fidelity.runs import (
+    ADAM_BYTES,
+    AGAIN,
+    GIGABYTE,
+    UPDATE,
+    WITH_ROWS,
+    forms_of,
+    node,
+    servers_for,
+)
 from pipecut_literature.megatron.layers import BLOCK, ELEMENT_BYTES, transformer_layers
 from pipecut_literature.megatron.llama import llama_layers
 from pipecut_literature.megatron.transformer import LayerRecompute, TransformerShape
 from pipecut_literature.recipes.recipe import Recipe
 
-ADAM_BYTES = 12
-"""32-bit weights and two moments beside the 16-bit weights."""
-CORES = ("block.*.core",)
+CORES = AGAIN[LayerRecompute.SELECTIVE]
 SPLITS = (Axis.SEQUENCE, Axis.VOCABULARY)
-GIGABYTE = 8 * 10**9
-"""Bits."""
 SUMS_BESIDE = 2022
 """From when on Megatron-LM sums beside products; up to then its optimiser is that of
 ``pipecut_literature.fidelity``."""
-WITH_ROWS = {(Split.MATRIX, 1): 3, (Split.MATRIX, 2): 4, (Split.JOIN, 1): 0}
-"""Forms of Megatron-LM's pairs with sequence parallelism, by those without."""
 NODES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 """How many nodes a stage may have."""
 DEGREES, SHARDED = (2, 4, 8), (Sharded.NONE, Sharded.OPTIMIZER)
@@ -79,14 +81,10 @@ class RecipePlans:
 
 
 def _instance(recipe: Recipe, constraints: Constraints, micro_batches: tuple[int, ...], chunks: int) -> Instance:
-    facts = Library.read().machines[recipe.machine]
-    each = facts.devices.value
+    facts, _ = node(recipe.machine)
     near = facts.inside.each_pair.value if recipe.inside is None else int(recipe.inside * GIGABYTE)
     far = facts.adapters.bandwidth.value if recipe.between is None else int(recipe.between * GIGABYTE)
-    servers = [
-        Server(f"{recipe.machine}-{at}", _card(recipe.machine), each, Link(near), facts.adapters.number.value)
-        for at in range(recipe.devices // each)
-    ]
+    servers = servers_for(recipe.machine, recipe.devices, near)
     training = Training(
         recipe.global_batch,
         micro_batches[0],
@@ -117,15 +115,6 @@ def _graph(recipe: Recipe) -> nx.DiGraph:
     return graph
 
 
-@lru_cache(maxsize=4)
-def _card(machine: str) -> DeviceClass:
-    library = Library.read()
-    name = library.machines[machine].device
-    found = library.devices[name]
-    peak, moved = found.peak(name, ELEMENT_BYTES), found.memory_bandwidth.value // 8
-    return DeviceClass(name, found.memory.value, peak, memory_bytes_per_second=moved)
-
-
 def _as_published(recipe: Recipe) -> Constraints:
     selective = recipe.recompute is LayerRecompute.SELECTIVE
     return Constraints(
@@ -139,7 +128,8 @@ def _as_published(recipe: Recipe) -> Constraints:
 
 
 def _free(alike: tuple[Recipe, ...]) -> Constraints:
-    nodes = alike[0].devices // Library.read().machines[alike[0].machine].devices.value
+    facts, _ = node(alike[0].machine)
+    nodes = alike[0].devices // facts.devices.value
     flat = max(one.micro_batches for one in alike) == 1
     return Constraints(
         memory=True,
@@ -176,10 +166,7 @@ def _plan(recipe: Recipe, instance: Instance, *, whole: bool = False) -> Plan:
     mode = Mode(recipe.data, again, Sharded(recipe.sharded))
     space, stages = CutSpace.of(instance), list[Stage]()
     for at, span in enumerate(_spans(recipe, len(instance.layers))):
-        forms = megatron_forms(instance, span) if recipe.tensor > 1 else (0,) * len(span)
-        if recipe.sequence_parallel:
-            rows = (instance.layers[layer].split for layer in span.layers)
-            forms = tuple(WITH_ROWS.get(one, one[1]) for one in zip(rows, forms, strict=True))
+        forms = forms_of(instance, span, recipe.tensor, recipe.sequence_parallel)
         group = Group.on_line(instance, at % recipe.pipeline * devices, devices, mode)
         blocks = (one for one in space.blocks(span) if instance.layers[one.first].name.startswith("block."))
         stages.append(Stage(span, group, forms, again=tuple(blocks) if full and not whole else ()))

@@ -21,22 +21,13 @@ from pydantic import BaseModel, ConfigDict
 
 from pipecut.ingest.graphs.foreign import FormatError
 from pipecut_literature.common.json_source import Count, read_json
+from pipecut_literature.sailor import tables
 from pipecut_literature.sailor.constants import MachineConstants, SailorRun, constants_for, constants_of
 from pipecut_literature.sailor.memory import PredictedMemory, predict_memory
 from pipecut_literature.sailor.plan_file import read_sailor_plan
 from pipecut_literature.sailor.profile import LinkFit, NotProfiledError, ProfiledMachine, SailorLinks, SailorPlan
 from pipecut_literature.sailor.profile_file import read_links, read_sizes, read_times
-from pipecut_literature.sailor.tables import (
-    Predicted,
-    breakdown_table,
-    constants_table,
-    error_table,
-    mean_percent,
-    memory_table,
-    short_names,
-    term_table,
-    time_table,
-)
+from pipecut_literature.sailor.tables import Predicted, mean_percent
 from pipecut_literature.sailor.time import PredictedTime, predict_time
 from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, words
 
@@ -150,16 +141,16 @@ def run(inputs: StudyInputs) -> Study:
     if inputs.data is None:
         raise StudyInputError("study sailor: expected --data DIR, the folder with profiles/ and layer_sizes.json")
     data = _Data.read(inputs.data, inputs.plans)
-    names = short_names(list(data.plans))
+    names = tables.short_names(list(data.plans))
     rows = {names[name]: data.predicted(name, plan) for name, plan in data.plans.items()}
     time = mean_percent([row.time_error for row in rows.values()])
     memory = mean_percent([row.memory_error for row in rows.values()])
-    tables = (
-        error_table(rows),
-        time_table(rows),
-        breakdown_table(rows),
-        memory_table(rows),
-        constants_table(data.constants(rows)),
+    shown = (
+        tables.error_table(rows),
+        tables.time_table(rows),
+        tables.breakdown_table(rows),
+        tables.memory_table(rows),
+        tables.constants_table(data.constants(rows)),
         *_terms(data, rows),
     )
     figures: dict[str, float | int | str | None] = {
@@ -171,7 +162,7 @@ def run(inputs: StudyInputs) -> Study:
     for name, row in rows.items():
         figures[f"{name}: iteration_ns"] = row.time.iteration_ns
         figures[f"{name}: peak_memory_bytes"] = row.memory.peak_bytes
-    return Study(TITLE, words(__file__, "reading"), tables, figures)
+    return Study(TITLE, words(__file__, "reading"), shown, figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +254,7 @@ def _terms(data: _Data, rows: Mapping[str, Predicted]) -> tuple[StudyTable, ...]
         less = [replace(constants_for(row.plan, data.runs), **{constant: 0}) for row in rows.values()]
         times = [data.with_constants(row.plan, one)[0] for row, one in zip(rows.values(), less, strict=True)]
         found[name] = [row.error_of(one.iteration_ns) for row, one in zip(rows.values(), times, strict=True)]
-    return (term_table(found),)
+    return (tables.term_table(found),)
 
 
 def _with_single_card(machine: ProfiledMachine, fits: Mapping[str, LinkFit]) -> ProfiledMachine:
