@@ -138,17 +138,9 @@ def one_type_table(graphs: Mapping[str, nx.DiGraph]) -> StudyTable:
         whole = array(graph, Link(GBITS[0] * 10**9))
         chosen = float(step(whole, Planner.ACCPAR).total_ns)
         one_type = sum_of_costs(whole, _forms(accpar.solve, whole), *accpar.costs(whole))
-        rows.append(
-            (
-                name,
-                f"{by_level / 1e9:.2f}",
-                f"{kept / 1e9:.2f}",
-                f"{kept / by_level - 1:+.1%}",
-                f"{chosen / 1e6:.1f}",
-                f"{one_type / 1e6:.1f}",
-                f"{one_type / chosen - 1:+.1%}",
-            )
-        )
+        sizes = f"{by_level / 1e9:.2f}", f"{kept / 1e9:.2f}", f"{kept / by_level - 1:+.1%}"
+        times = f"{chosen / 1e6:.1f}", f"{one_type / 1e6:.1f}", f"{one_type / chosen - 1:+.1%}"
+        rows.append((name, *sizes, *times))
     columns = ("network", "HyPar GB", "one type", "more", "AccPar ms", "one type", "more")
     remarks = words(__file__, "one type", devices=ARRAY[0][1], card=ARRAY[0][0], gbits=GBITS[0])
     return StudyTable("What one type a layer loses", columns, tuple(rows), remarks)

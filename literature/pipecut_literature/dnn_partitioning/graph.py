@@ -63,12 +63,8 @@ NO_COLOUR = 2**31 - 1 - 12_345_678
 """Nodes without a colour class get the numbers below this one."""
 TWIN = 100_000
 """Forward twins of backward nodes get the free numbers from this one on."""
-SKIPPED_SOURCES: Mapping[int, frozenset[int]] = {
-    32: frozenset({4, 37}),
-    64: frozenset({4, 37}),
-    96: frozenset({2, 100, 40, 137, 46, 142}),
-    192: frozenset({2, 100, 40, 137, 46, 142}),
-}
+_BERT_24, _GNMT = frozenset({4, 37}), frozenset({2, 100, 40, 137, 46, 142})
+SKIPPED_SOURCES: Mapping[int, frozenset[int]] = {32: _BERT_24, 64: _BERT_24, 96: _GNMT, 192: _GNMT}
 """By number of nodes (BERT-24, GNMT): classes whose outgoing edges the program leaves out of the blocks."""
 
 
@@ -126,16 +122,10 @@ def prepared(problem: PlacementProblem, method: ContiguousSets) -> Graph:
 def original(problem: PlacementProblem) -> Graph:
     """Return the graph of the file, its nodes numbered by position and each with a colour class."""
     fresh = itertools.count(NO_COLOUR - 1, -1)
+    colours = (next(fresh) if node.colour is None else node.colour for node in problem.nodes)
     nodes = tuple(
-        Node(
-            position,
-            next(fresh) if node.colour is None else node.colour,
-            node.backward,
-            node.cpu_s,
-            node.accelerator_s,
-            (position,),
-        )
-        for position, node in enumerate(problem.nodes)
+        Node(position, colour, node.backward, node.cpu_s, node.accelerator_s, (position,))
+        for position, (node, colour) in enumerate(zip(problem.nodes, colours, strict=True))
     )
     return Graph(nodes, (), problem.edges)
 

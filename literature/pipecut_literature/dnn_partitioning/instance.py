@@ -36,18 +36,10 @@ Members = dict[str, tuple[int, ...]]
 
 def in_whole_ns(problem: PlacementProblem) -> PlacementProblem:
     """Return the problem with all times in whole ns, as an instance has them."""
-    return replace(
-        problem,
-        nodes=tuple(
-            replace(
-                node,
-                accelerator_s=round(node.accelerator_s * NS) / NS,
-                cpu_s=round(node.cpu_s * NS) / NS,
-                transfer_s=round(node.transfer_s * NS) / NS,
-            )
-            for node in problem.nodes
-        ),
-    )
+    times = ("accelerator_s", "cpu_s", "transfer_s")
+    rounded = ({name: round(getattr(node, name) * NS) / NS for name in times} for node in problem.nodes)
+    nodes = tuple(replace(node, **row) for node, row in zip(problem.nodes, rounded, strict=True))
+    return replace(problem, nodes=nodes)
 
 
 def as_instance(problem: PlacementProblem, *, transfers: bool) -> tuple[Instance, Members]:

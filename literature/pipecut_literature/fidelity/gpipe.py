@@ -126,21 +126,10 @@ def speed_table() -> tuple[StudyTable, dict[str, Errors]]:
             error = Errors(error_percent(executed, published), error_percent(closed, published))
             if micro_batches == MANY and (count, micro_batches) != table.unit:
                 errors["transformer" if _is_transformer(table) else "amoebanet"].append(error)
-            cells = (
-                table.table,
-                table.network,
-                str(micro_batches),
-                str(count),
-                f"{published:g}",
-                f"{executed:.2f}",
-            )
+            case = (table.table, table.network, str(micro_batches), str(count))
             unit = (count, micro_batches) == table.unit
-            both = ("unit", f"{closed:.2f}", "unit")
-            rows.append(
-                (*cells, *both)
-                if unit
-                else (*cells, signed(error.executed), f"{closed:.2f}", signed(error.closed_form))
-            )
+            ours, theirs = ("unit", "unit") if unit else (signed(error.executed), signed(error.closed_form))
+            rows.append((*case, f"{published:g}", f"{executed:.2f}", ours, f"{closed:.2f}", theirs))
     means = {
         name: Errors(*(mean_absolute(column) for column in zip(*values, strict=True)))
         for name, values in errors.items()

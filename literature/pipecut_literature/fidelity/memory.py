@@ -78,14 +78,8 @@ def statements_table() -> StudyTable:
     return StudyTable(
         "Korthikanti et al., Figure 7 and §5: shares of activation memory",
         (
-            "model",
-            "sequence parallel",
-            "selective",
-            "both",
-            "full recomputation",
-            "saved by selective",
-            "FLOPs repeated",
-            "by eq. (8)",
+            *("model", "sequence parallel", "selective", "both", "full recomputation"),
+            *("saved by selective", "FLOPs repeated", "by eq. (8)"),
         ),
         tuple(rows),
         words(__file__, "statements"),

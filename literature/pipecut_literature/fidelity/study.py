@@ -1,6 +1,6 @@
 """Study ``fidelity``: published times and memories beside those of the same runs as plans.
 
-Times of SC'21 and of Korthikanti et al. beside those of the same runs as plans, executed.
+Times are those of SC'21 and of Korthikanti et al., beside those of the plans as executed.
 """
 
 from __future__ import annotations
@@ -55,26 +55,12 @@ def errors_of(source: PublishedTable, constants: Constants) -> list[float]:
 
 
 COLUMNS = (
-    "model",
-    "t, p, v, d",
-    "micro-batches",
-    "(p - 1)/(v m)",
-    "published, s",
-    "executed, s",
-    "error",
-    "TFLOP/s",
-    "ours",
+    *("model", "t, p, v, d", "micro-batches", "(p - 1)/(v m)"),
+    *("published, s", "executed, s", "error", "TFLOP/s", "ours"),
 )
 VARIANTS = (
-    "constants",
-    "products reach",
-    "counted larger by",
-    "links, GB/s",
-    "memory",
-    "SC'21, mean",
-    "largest",
-    "Korthikanti, mean",
-    "largest",
+    *("constants", "products reach", "counted larger by", "links, GB/s", "memory"),
+    *("SC'21, mean", "largest", "Korthikanti, mean", "largest"),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import shlex
 from dataclasses import replace
 from functools import partial
@@ -14,12 +13,11 @@ from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, output_path
 from pipecut.commands.terminal.interrupt import run_stoppable
 from pipecut.formulation.outcome import Limits
-from pipecut.ingest.files import atomic_write
 from pipecut.solvers.catalogue import all_names
 from pipecut_literature.gaps.cases import every_series, number_of_cases
 from pipecut_literature.gaps.document import NOTHING, document, summary_table, to_dict
 from pipecut_literature.gaps.solve import CaseResult, GapTableSearch, run_series
-from pipecut_literature.studies.study import to_markdown
+from pipecut_literature.studies.study import write_document
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,8 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         where = "" if path is None else f"; {arguments.out} is not written"
         output.remark(f"stopped after {len(results)} of {content['planned']} cases{where}")
     elif path is not None:
-        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        atomic_write(path, to_markdown(document(content), _command(arguments), today))
+        write_document(path, document(content), _command(arguments))
     return _exit_code(results, stopped=stopped)
 
 

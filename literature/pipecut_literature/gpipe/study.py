@@ -76,20 +76,9 @@ def transformer_table(batch: GPipeBatch) -> tuple[StudyTable, list[float]]:
         if not row.accelerators:
             printed_held, printed_activations = printed_activations, printed_held
         errors.append(error_percent(activations / GIB, float(printed_activations)))
-        rows.append(
-            (
-                row.name,
-                str(row.layers),
-                row.parameters,
-                f"{count / 10**6:,.1f}M",
-                printed_held,
-                gib(held),
-                signed(error_percent(held / GIB, float(printed_held))),
-                printed_activations,
-                gib(activations),
-                signed(errors[-1]),
-            )
-        )
+        model = row.name, str(row.layers), row.parameters, f"{count / 10**6:,.1f}M"
+        states = printed_held, gib(held), signed(error_percent(held / GIB, float(printed_held)))
+        rows.append((*model, *states, printed_activations, gib(activations), signed(errors[-1])))
     columns = ("column", "L", "parameters", "ours", "their memory, G", "ours, GiB", "error")
     return StudyTable(
         f"Table 1, Transformer, {batch.micro_batches} micro-batches",
@@ -101,18 +90,10 @@ def transformer_table(batch: GPipeBatch) -> tuple[StudyTable, list[float]]:
 
 def micro_batches_table() -> StudyTable:
     """Return the activations of Table 1 for every number of micro-batches, since the paper does not give it."""
-    rows = [
-        (
-            str(parts),
-            *(
-                gib(activation_bytes(row, GPipeBatch(SAMPLES, parts)))
-                for row in TRANSFORMER_ROWS
-                if row.accelerators
-            ),
-        )
-        for parts in PARTS
-    ]
     names = [row for row in TRANSFORMER_ROWS if row.accelerators]
+    rows = [
+        (str(parts), *(gib(activation_bytes(row, GPipeBatch(SAMPLES, parts))) for row in names)) for parts in PARTS
+    ]
     return StudyTable(
         "Activations by number of micro-batches, GiB",
         ("micro-batches", *(row.name for row in names)),
@@ -158,21 +139,10 @@ def amoebanet_table() -> StudyTable:
         count = sum(cell.parameters for cell in cells)
         held = memory.parameter_bytes(count) / 10**9
         kept = memory.ELEMENT_BYTES * IMAGES * sum(cell.kept_elements for cell in cells) / GIB
-        rows.append(
-            (
-                row.name,
-                "{}, {}".format(*row.size),
-                row.printed,
-                f"{count / 10**6:,.1f}M",
-                signed(error_percent(count, row.parameters)),
-                row.parameter_g,
-                f"{held:.2f}",
-                signed(error_percent(held, float(row.parameter_g))),
-                row.activation_g,
-                f"{kept:.1f}",
-                f"{kept / float(row.activation_g):.1f}",
-            )
-        )
+        model = row.name, "{}, {}".format(*row.size), row.printed, f"{count / 10**6:,.1f}M"
+        states = row.parameter_g, f"{held:.2f}", signed(error_percent(held, float(row.parameter_g)))
+        activations = row.activation_g, f"{kept:.1f}", f"{kept / float(row.activation_g):.1f}"
+        rows.append((*model, signed(error_percent(count, row.parameters)), *states, *activations))
     columns = ("column", "L, D", "parameters", "ours", "error", "their memory, G", "ours, GB", "error")
     return StudyTable(
         "Table 1, AmoebaNet-D",

@@ -107,19 +107,14 @@ def same_order(published: Sequence[float], ours: Sequence[float]) -> tuple[int, 
 
 def calibration_table(cases: Sequence[HetPipeCase]) -> StudyTable:
     """Return the two efficiencies of every model and what they were read from."""
-    rows = tuple(
-        (
-            case.model,
-            str(ONE_V[case.model]),
-            f"{float(case.device):.1%}",
-            str(HOROVOD[case.model][0][1]),
-            f"{float(case.link):.1%}",
-            f"{int(Prices(case.instance).memory_bytes(1)[0, -1]) / 2**30:.2f} GiB",
-        )
-        for case in cases
-    )
+    rows: list[tuple[str, ...]] = []
+    for case in cases:
+        device = str(ONE_V[case.model]), f"{float(case.device):.1%}"
+        link = str(HOROVOD[case.model][0][1]), f"{float(case.link):.1%}"
+        whole = int(Prices(case.instance).memory_bytes(1)[0, -1]) / 2**30
+        rows.append((case.model, *device, *link, f"{whole:.2f} GiB"))
     columns = ("model", "1 V", "of peak", "Horovod, 4 V", "of link", "whole on one device")
-    return StudyTable("What is read from the paper", columns, rows, words(__file__, "calibration"))
+    return StudyTable("What is read from the paper", columns, tuple(rows), words(__file__, "calibration"))
 
 
 def single_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:

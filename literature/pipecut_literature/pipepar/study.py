@@ -1,12 +1,14 @@
 """PipePar (CSCWD 2021): Table I, Table II and Fig. 4 beside what its own equations give.
 
-PipePar's comparison on one model: data parallelism, AccPar, PipePar, the optimum, and one GPU alone.
+Compared on each model are data parallelism, AccPar, PipePar, the optimum, and one GPU alone. Table I, and Fig. 4
+as measured from its bars, lie in ``published.yaml``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipecut.formulation.costs import amounts
 from pipecut.formulation.evaluate import evaluate
@@ -22,8 +24,34 @@ from pipecut.ingest.scenario.shipped import SHIPPED
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import all_names, find_any
 from pipecut.solvers.crosscheck import solve_checked
-from pipecut_literature.pipepar.published import BATCHES, FIGURE_4, TABLE_I
-from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, words
+from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, published, words
+
+_TABLES = published(__file__)
+
+
+class ModelRow(NamedTuple):
+    """A row of Table I: parameters, and "Total Flops (G)" in hundredths of 10**9."""
+
+    parameters: int
+    flops_e7: int
+
+
+class Bars(NamedTuple):
+    """Bars of Fig. 4: how many times as fast as data parallelism, measured to about 0.03."""
+
+    accpar: float
+    pipepar: float
+
+
+TABLE_I = {model: ModelRow(*row) for model, row in _TABLES["table_i"].items()}
+BATCHES = tuple(map(int, _TABLES["figure_4"]))
+FIGURE_4 = {
+    (int(batch), model): Bars(*map(float, bars))
+    for batch, models in _TABLES["figure_4"].items()
+    for model, bars in models.items()
+}
+"""By minibatch and model."""
+
 
 FOLDER = SHIPPED / "pipepar"
 READINGS: Mapping[str, tuple[str, ...]] = {
@@ -141,17 +169,9 @@ def models_table(models: Mapping[str, Sequence[Layer]]) -> tuple[StudyTable, int
         parameters = sum(layer.parameter_bytes for layer in layers) // 4
         macs, counted = sum(layer.macs for layer in layers), sum(layer.torchstat_flops for layer in layers)
         same = parameters == published.parameters and round(counted / 10**7) == published.flops_e7
-        rows.append(
-            (
-                title_of(model),
-                f"{published.parameters:,}",
-                f"{parameters:,}",
-                f"{published.flops_e7 / 100:.2f}",
-                f"{counted / 10**9:.2f}",
-                f"{macs / 10**9:.2f}",
-                "yes" if same else "no",
-            )
-        )
+        sizes = f"{published.parameters:,}", f"{parameters:,}"
+        work = f"{published.flops_e7 / 100:.2f}", f"{counted / 10**9:.2f}", f"{macs / 10**9:.2f}"
+        rows.append((title_of(model), *sizes, *work, "yes" if same else "no"))
     columns = ("model", "parameters, published", "ours", "Flops (G), published", "ours", "10^9 MACs", "equal")
     remarks = words(__file__, "table i")
     return StudyTable("Table I", columns, tuple(rows), remarks), sum(row[-1] == "yes" for row in rows)
@@ -167,18 +187,10 @@ def plan_table(
         instance, times = table_ii_instance(reading), found[reading, TABLE_II_BATCH, TABLE_II_MODEL]
         price = evaluate(instance, published_plan(instance)).objective or 0
         gap = (price - times.optimum) / price
-        rows.append(
-            (
-                reading,
-                amounts.duration(price),
-                _optimum(times),
-                amounts.gap(gap),
-                amounts.duration(times.one_gpu),
-                amounts.duration(times.baseline),
-                f"{times.baseline / price:.2f}",
-                f"{FIGURE_4[TABLE_II_BATCH, TABLE_II_MODEL].pipepar:.2f}",
-            )
-        )
+        plans = amounts.duration(price), _optimum(times), amounts.gap(gap)
+        others = amounts.duration(times.one_gpu), amounts.duration(times.baseline)
+        published = FIGURE_4[TABLE_II_BATCH, TABLE_II_MODEL].pipepar
+        rows.append((reading, *plans, *others, f"{times.baseline / price:.2f}", f"{published:.2f}"))
         figures |= {f"table_ii_ns, {reading}": price, f"table_ii_gap, {reading}": round(gap, 4)}
     columns = (
         *("reading", "Table II's plan", "optimum", "gap", "one GPU", "data parallelism"),
@@ -207,39 +219,25 @@ def stages_table() -> StudyTable:
 
 def speed_table(reading: str, rows: Mapping[tuple[int, str], MethodTimes]) -> StudyTable:
     """Return Fig. 4: speed-ups over data parallelism, published and ours."""
-    cells = tuple(
-        (
-            str(batch),
-            title_of(model),
-            f"{FIGURE_4[batch, model].accpar:.2f}",
-            _times(times.over_baseline(ACCPAR)),
-            f"{FIGURE_4[batch, model].pipepar:.2f}",
-            _times(times.over_baseline(PIPEPAR)),
-            f"{'' if times.proved else '>= '}{times.baseline / times.optimum:.2f}",
-        )
-        for (batch, model), times in rows.items()
-    )
+    cells: list[tuple[str, ...]] = []
+    for (batch, model), times in rows.items():
+        accpar = f"{FIGURE_4[batch, model].accpar:.2f}", _times(times.over_baseline(ACCPAR))
+        pipepar = f"{FIGURE_4[batch, model].pipepar:.2f}", _times(times.over_baseline(PIPEPAR))
+        optimum = f"{'' if times.proved else '>= '}{times.baseline / times.optimum:.2f}"
+        cells.append((str(batch), title_of(model), *accpar, *pipepar, optimum))
     columns = ("minibatch", "model", "AccPar, published", "ours", "PipePar, published", "ours", "optimum")
-    return StudyTable(f"Fig. 4, speed-up over data parallelism, {reading}", columns, cells)
+    return StudyTable(f"Fig. 4, speed-up over data parallelism, {reading}", columns, tuple(cells))
 
 
 def alone_table(reading: str, rows: Mapping[tuple[int, str], MethodTimes]) -> StudyTable:
     """Return speed-ups over one GPU, and the times behind them."""
-    cells = tuple(
-        (
-            str(batch),
-            title_of(model),
-            amounts.duration(times.one_gpu),
-            *(
-                _times(None if time is None else times.one_gpu / time)
-                for time in (times.baseline, times.planners[ACCPAR], times.planners[PIPEPAR], times.optimum)
-            ),
-            _optimum(times),
-        )
-        for (batch, model), times in rows.items()
-    )
+    cells: list[tuple[str, ...]] = []
+    for (batch, model), times in rows.items():
+        others = (times.baseline, times.planners[ACCPAR], times.planners[PIPEPAR], times.optimum)
+        faster = (_times(None if time is None else times.one_gpu / time) for time in others)
+        cells.append((str(batch), title_of(model), amounts.duration(times.one_gpu), *faster, _optimum(times)))
     columns = ("minibatch", "model", "one GPU", "data parallelism", "AccPar", "PipePar", "optimum", "its time")
-    return StudyTable(f"Speed-up over one GPU, {reading}", columns, cells)
+    return StudyTable(f"Speed-up over one GPU, {reading}", columns, tuple(cells))
 
 
 def claims_table(

@@ -16,6 +16,34 @@ held out.
   the same for all else. The share is the median of the slopes between any two runs (Theil and Sen), no less than
   0; the rest is the median of what is left. Without any run: no unused blocks, and what Sailor's own planner
   reserves, 2 GB for cards that work alone, 3 GB in a tensor-parallel group.
+
+The peak memory of the fullest card of a plan, term by term.
+
+::
+
+    peak = max over stages and replicas of
+           20 bytes x parameters + (1 + unused) x in flight x micro-batch x stash + working set + machine
+
+==============  ===================================================================================================
+20 bytes        fp32 weight, gradient, and two moments of Adam; and the flat copy of the gradients during
+                synchronisation. No activation is left then, but their memory is in blocks of many sizes that
+                PyTorch's allocator does not put together, so one long buffer comes on top
+in flight       micro-batches between their forward and backward pass in 1F1B, ``peak_in_flight`` of the schedule
+stash           what the layers of the stage keep for the backward pass (``layer_sizes``)
+working set     twice the stash of the largest inner layer: its backward pass makes the gradient of what it kept,
+                and intermediates of the same kind. On the last stage the larger of two: this, with the outputs
+                below but without the stash of the output layer, which is freed by then; and the outputs with two
+                more tensors like them, the gradient of the logits and the temporary of the loss
+outputs         the last stage keeps the logits of its last two micro-batches: the engine has at least two pipeline
+                buffers and gives an output back only when its buffer is used again
+machine         what the driver counts besides PyTorch's tensors: CUDA context, kernels, buffers of NCCL, work
+                space of cuBLAS; the same for every model
+unused          blocks that the allocator holds but does not use, as a share of the stash. Both are constants of a
+                machine, estimated from runs (``constants``)
+==============  ===================================================================================================
+
+Measured values are those of ``nvidia-smi``, in whole MiB; predictions are rounded up to them. Sources: DeepSpeed's
+pipeline engine (``num_pipe_buffers``, ``_exec_forward_pass``, ``allreduce_bucket``); Adam; 1F1B, PipeDream-Flush.
 """
 
 from __future__ import annotations
@@ -25,9 +53,73 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from pipecut_literature.sailor.memory import PredictedMemory, predict_memory
-from pipecut_literature.sailor.profile import ProfiledMachine, SailorPlan
-from pipecut_literature.sailor.time import PredictedTime, order_statistic, predict_time
+from pipecut.formulation.problem.units import ceil_div
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.timeline.measures import peak_in_flight
+from pipecut_literature.sailor.profile import LayerSizes, ProfiledMachine, SailorPlan, SailorStage
+from pipecut_literature.sailor.time import PredictedTime, check_layers, order_statistic, predict_time, sizes_of
+
+STATE_COPIES = 5
+"""Weight, gradient, two moments, and the flat copy of the gradients: all of the size of the parameters."""
+PIPELINE_BUFFERS = 2
+"""DeepSpeed's fewest pipeline buffers, which is what the last stage has."""
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedMemory:
+    """Bytes of one card of the fullest replica: what the plan needs, and what the machine adds for that."""
+
+    stage: int
+    parameter_bytes: int
+    stash_bytes: int
+    working_bytes: int
+    machine_bytes: int
+
+    @property
+    def plan_bytes(self) -> int:
+        """Parameters with their state, stash, and working set."""
+        return self.parameter_bytes + self.stash_bytes + self.working_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """All terms together, rounded up to whole MiB, as ``nvidia-smi`` shows them."""
+        return ceil_div(self.plan_bytes + self.machine_bytes, MIB) * MIB
+
+
+def predict_memory(
+    machine: ProfiledMachine, plan: SailorPlan, machine_bytes: int = 0, unused: float = 0.0
+) -> PredictedMemory:
+    """Return the memory of the fullest card. Raises NotProfiledError for what was not measured.
+
+    Cost: linear in layers and replicas, and in the actions of one schedule for each pipeline.
+    """
+    check_layers(machine, plan)
+    found = []
+    for stages in plan.pipelines:
+        in_flight = peak_in_flight(one_f_one_b(len(stages), plan.micro_batches))
+        for number, stage in enumerate(stages):
+            for sizes in {sizes_of(machine, one) for one in stage.replicas}:
+                own = sizes[stage.span.first : stage.span.stop]
+                stash = in_flight[number] * plan.micro_batch * sum(one.stash_bytes for one in own)
+                parameters = STATE_COPIES * sum(one.parameter_bytes for one in own)
+                added = machine_bytes + int(unused * stash)
+                working = _working_bytes(plan, sizes, stage)
+                found.append(PredictedMemory(number, parameters, stash, working, added))
+    return max(found, key=lambda one: one.plan_bytes)
+
+
+def _working_bytes(plan: SailorPlan, sizes: tuple[LayerSizes, ...], stage: SailorStage) -> int:
+    """Return what comes on top of the stash while a backward pass runs."""
+    last = len(sizes) - 1
+    inner = [sizes[layer].stash_bytes for layer in stage.span.layers if layer != last]
+    layer = 2 * plan.micro_batch * max(inner, default=0)
+    if last not in stage.span:
+        return layer
+    output = plan.micro_batch * sizes[last].output_bytes
+    kept = min(PIPELINE_BUFFERS, plan.micro_batches) * output
+    return max(layer + kept - plan.micro_batch * sizes[last].stash_bytes, kept + 2 * output)
+
 
 ALONE_BYTES = 2_000_000_000
 GROUP_BYTES = 3_000_000_000
@@ -59,9 +151,7 @@ class SailorRun:
     def spread(self) -> float | None:
         """The spread of replicas that this run shows; None if it shows none."""
         run, replicas = self.plan.measured, self.plan.replicas
-        if run is None or run.gradient_sync_ns is None or replicas < 2 or not self.sync_is_plausible:
-            return None
-        if self.time.pipeline_ns == 0:
+        if run.gradient_sync_ns is None or replicas < 2 or not (self.sync_is_plausible and self.time.pipeline_ns):
             return None
         waited = run.gradient_sync_ns - self.time.copies_ns - self.time.all_reduce_ns
         return max(0, waited) / (self.time.pipeline_ns * order_statistic(replicas))
@@ -69,7 +159,7 @@ class SailorRun:
     def message_ns(self, spread: float) -> int | None:
         """Return what the hosts of a message need by this run, at this spread of replicas; None without any."""
         run, slower = self.plan.measured, 1 + spread * order_statistic(self.plan.replicas)
-        if run is None or run.iteration_ns is None or not self.grown_ns:
+        if run.iteration_ns is None or not self.grown_ns:
             return None
         without = self.time.iteration_ns + (slower - 1) * self.time.pipeline_ns
         return max(0, round((run.iteration_ns - without) * MESSAGE_NS / (slower * self.grown_ns)))
@@ -78,19 +168,15 @@ class SailorRun:
     def sync_is_plausible(self) -> bool:
         """Whether the measured synchronisation leaves room for the passes in the measured iteration."""
         run = self.plan.measured
-        if run is None or run.gradient_sync_ns is None or run.iteration_ns is None:
+        if run.gradient_sync_ns is None or run.iteration_ns is None:
             return True
         return run.gradient_sync_ns + self.time.pipeline_ns <= IMPLAUSIBLE * run.iteration_ns
 
     @property
     def machine_bytes(self) -> int | None:
         """What was measured beyond the plan's own bytes; None if memory was not measured."""
-        run = self.plan.measured
-        return (
-            None
-            if run is None or run.peak_memory_bytes is None
-            else run.peak_memory_bytes - self.memory.plan_bytes
-        )
+        peak = self.plan.measured.peak_memory_bytes
+        return None if peak is None else peak - self.memory.plan_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,9 +69,7 @@ def read_sailor_plan(path: Path, global_batch: int | None = None) -> SailorPlan:
     )
 
 
-def _measured(file: _File) -> SailorMeasurement | None:
-    if file.real is None and file.red_grads is None and file.max_mem is None:
-        return None
+def _measured(file: _File) -> SailorMeasurement:
     iteration, sync = (None if one is None else ns_of_seconds(one) for one in (file.real, file.red_grads))
     return SailorMeasurement(iteration, sync, file.max_mem)
 

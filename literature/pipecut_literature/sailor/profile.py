@@ -126,20 +126,20 @@ class SailorMeasurement:
     None: was not measured.
     """
 
-    iteration_ns: int | None
-    gradient_sync_ns: int | None
-    peak_memory_bytes: int | None
+    iteration_ns: int | None = None
+    gradient_sync_ns: int | None = None
+    peak_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SailorPlan:
-    """Pipelines (stages in order), samples of a micro-batch and of an iteration, nodes, and the run if any."""
+    """Pipelines (stages in order), samples of a micro-batch and of an iteration, nodes, and what was measured."""
 
     pipelines: tuple[tuple[SailorStage, ...], ...]
     micro_batch: int
     global_batch: int
     nodes: int | None
-    measured: SailorMeasurement | None
+    measured: SailorMeasurement = SailorMeasurement()
 
     @property
     def replicas(self) -> int:

@@ -22,8 +22,14 @@ from pydantic import BaseModel, ConfigDict
 from pipecut.ingest.graphs.foreign import FormatError
 from pipecut_literature.common.json_source import Count, read_json
 from pipecut_literature.sailor import tables
-from pipecut_literature.sailor.constants import MachineConstants, SailorRun, constants_for, constants_of
-from pipecut_literature.sailor.memory import PredictedMemory, predict_memory
+from pipecut_literature.sailor.constants import (
+    MachineConstants,
+    PredictedMemory,
+    SailorRun,
+    constants_for,
+    constants_of,
+    predict_memory,
+)
 from pipecut_literature.sailor.plan_file import read_sailor_plan
 from pipecut_literature.sailor.profile import LinkFit, NotProfiledError, ProfiledMachine, SailorLinks, SailorPlan
 from pipecut_literature.sailor.profile_file import read_links, read_sizes, read_times

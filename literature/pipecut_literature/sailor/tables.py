@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from pipecut_literature.sailor.constants import MachineConstants, SailorRun
-from pipecut_literature.sailor.memory import PredictedMemory
+from pipecut_literature.sailor.constants import MachineConstants, PredictedMemory, SailorRun
 from pipecut_literature.sailor.profile import SailorPlan
 from pipecut_literature.sailor.time import PredictedTime
 from pipecut_literature.studies.study import StudyTable, words
@@ -39,21 +38,19 @@ class Predicted:
     @property
     def memory_error(self) -> float | None:
         """Predicted over measured peak memory, minus 1; None if it was not measured."""
-        run = self.plan.measured
-        return None if run is None else _error(self.memory.peak_bytes, run.peak_memory_bytes)
+        return _error(self.memory.peak_bytes, self.plan.measured.peak_memory_bytes)
 
     @property
     def sync_difference_ns(self) -> int | None:
         """Predicted less measured synchronisation; None if none was measured that can be believed."""
-        run = self.plan.measured
-        if run is None or run.gradient_sync_ns is None or not self.bare.sync_is_plausible:
+        measured = self.plan.measured.gradient_sync_ns
+        if measured is None or not self.bare.sync_is_plausible:
             return None
-        return self.time.gradient_sync_ns - run.gradient_sync_ns
+        return self.time.gradient_sync_ns - measured
 
     def error_of(self, iteration_ns: int) -> float | None:
         """Return the error of some other iteration time."""
-        run = self.plan.measured
-        return None if run is None else _error(iteration_ns, run.iteration_ns)
+        return _error(iteration_ns, self.plan.measured.iteration_ns)
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
@@ -97,7 +94,7 @@ def time_table(rows: Mapping[str, Predicted]) -> StudyTable:
             name,
             *_shape(row.plan),
             f"{row.time.iteration_ns / 1e9:.4f}",
-            _seconds(None if row.plan.measured is None else row.plan.measured.iteration_ns),
+            _seconds(row.plan.measured.iteration_ns),
             _percent(row.time_error),
         )
         for name, row in rows.items()
@@ -120,7 +117,7 @@ def breakdown_table(rows: Mapping[str, Predicted]) -> StudyTable:
                     row.time.copies_ns,
                     row.time.all_reduce_ns,
                     row.time.gradient_sync_ns,
-                    None if row.plan.measured is None else row.plan.measured.gradient_sync_ns,
+                    row.plan.measured.gradient_sync_ns,
                     row.time.update_ns,
                 )
             ),
@@ -151,7 +148,7 @@ def memory_table(rows: Mapping[str, Predicted]) -> StudyTable:
                     row.memory.working_bytes,
                     row.memory.machine_bytes,
                     row.memory.peak_bytes,
-                    None if row.plan.measured is None else row.plan.measured.peak_memory_bytes,
+                    row.plan.measured.peak_memory_bytes,
                 )
             ),
             _percent(row.memory_error),
@@ -173,24 +170,16 @@ def constants_table(machines: Machines) -> StudyTable:
     """Return the constants of each machine and what they rest on."""
     lines: list[tuple[str, ...]] = []
     for cards, (whole, held_out) in machines.items():
-        spreads, shares = [one.spread for one in held_out], [one.machine_bytes for one in held_out]
-        between = f"{100 * min(spreads):.2f} to {100 * max(spreads):.2f} %"
-        lines.append(
-            (" ".join(cards), "spread of replicas", f"{100 * whole.spread:.2f} %", str(whole.spread_runs), between)
-        )
-        hosts = [one.message_ns / 1e6 for one in held_out]
-        around = f"{min(hosts):.2f} to {max(hosts):.2f} ms"
-        own = f"{whole.message_ns / 1e6:.2f} ms"
-        lines.append((" ".join(cards), "hosts of a message", own, str(whole.message_runs), around))
-        between = f"{_gib(min(shares))} to {_gib(max(shares))} GiB"
-        unused = [100 * one.unused for one in held_out]
-        parts = f"{min(unused):.2f} to {max(unused):.2f} %"
-        number = str(whole.memory_runs)
-        lines.append(
-            (" ".join(cards), "unused blocks beside the stash", f"{100 * whole.unused:.2f} %", number, parts)
-        )
-        share = f"{_gib(whole.machine_bytes)} GiB"
-        lines.append((" ".join(cards), "machine's share of memory", share, str(whole.memory_runs), between))
+        every = (whole, *held_out)
+        for name, runs, unit, values in (
+            ("spread of replicas", whole.spread_runs, "%", [100 * one.spread for one in every]),
+            ("hosts of a message", whole.message_runs, "ms", [one.message_ns / 1e6 for one in every]),
+            ("unused blocks beside the stash", whole.memory_runs, "%", [100 * one.unused for one in every]),
+            ("machine's share of memory", whole.memory_runs, "GiB", [one.machine_bytes / GIB for one in every]),
+        ):
+            own, *others = values
+            around = f"{min(others):.2f} to {max(others):.2f} {unit}"
+            lines.append((" ".join(cards), name, f"{own:.2f} {unit}", str(runs), around))
     columns = ("cards", "constant", "from all runs", "runs", "with one run left out")
     return StudyTable("Constants of the machine", columns, tuple(lines), words(__file__, "constants"))
 
@@ -206,19 +195,13 @@ def _shape(plan: SailorPlan) -> tuple[str, ...]:
     stages = [stage for stages in plan.pipelines for stage in stages]
     degrees = sorted({one.tensor_parallel_degree for stage in stages for one in stage.replicas})
     depths = sorted({len(stages) for stages in plan.pipelines})
-    return (
-        " ".join(plan.machine),
-        str(plan.replicas),
-        " ".join(map(str, depths)),
-        " ".join(map(str, degrees)),
-        str(plan.micro_batch),
-        str(plan.micro_batches),
-    )
+    counts = (str(plan.replicas), " ".join(map(str, depths)), " ".join(map(str, degrees)))
+    return (" ".join(plan.machine), *counts, str(plan.micro_batch), str(plan.micro_batches))
 
 
 def _sync_error(row: Predicted) -> float | None:
-    run, difference = row.plan.measured, row.sync_difference_ns
-    return None if run is None or difference is None or not run.iteration_ns else difference / run.iteration_ns
+    measured, difference = row.plan.measured.iteration_ns, row.sync_difference_ns
+    return None if difference is None or not measured else difference / measured
 
 
 def _error(predicted: int, measured: int | None) -> float | None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError, output_path
-from pipecut.ingest.files import atomic_write
 from pipecut_literature.studies.catalogue import STUDIES
-from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, to_markdown
+from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, write_document
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,8 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     except StudyInputError as error:
         raise InputError(str(error)) from error
     if path is not None:
-        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        atomic_write(path, to_markdown(study, _command(arguments), today))
+        write_document(path, study, _command(arguments))
     if arguments.json:
         arguments.reply.put({"study": arguments.study, "title": study.title, "figures": study.figures})
     else:

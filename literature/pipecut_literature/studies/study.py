@@ -6,6 +6,7 @@ that wrote it, the date and the reading taken.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -13,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipecut.ingest.files import atomic_write
 from pipecut.ingest.text.yaml_source import Document
 
 GIB = 2**30
@@ -77,6 +79,11 @@ def published(module: str) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     found: Any = Document.read(path).data
     return found
+
+
+def write_document(path: Path, study: Study, command: str) -> None:
+    """Write the document of a study, with the date of today. Raises OSError if the file cannot be written."""
+    atomic_write(path, to_markdown(study, command, datetime.datetime.now(tz=datetime.UTC).date().isoformat()))
 
 
 def to_markdown(study: Study, command: str, date: str) -> str:

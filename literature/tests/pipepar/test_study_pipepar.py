@@ -11,11 +11,13 @@ from pipecut.formulation.outcome import Limits
 from pipecut_literature import catalogue
 from pipecut_literature.pipepar import study as pipepar_study
 from pipecut_literature.pipepar import study as study_of_pipepar
-from pipecut_literature.pipepar.published import BATCHES, FIGURE_4, TABLE_I
 from pipecut_literature.pipepar.study import (
     ACCPAR,
+    BATCHES,
+    FIGURE_4,
     PIPEPAR,
     READINGS,
+    TABLE_I,
     MethodTimes,
     alone,
     claims_table,

@@ -5,8 +5,14 @@ from dataclasses import replace
 import pytest
 
 from pipecut.formulation.problem.plan import Span
-from pipecut_literature.sailor.constants import GROUP_BYTES, SailorRun, constants_for, constants_of
-from pipecut_literature.sailor.memory import MIB, predict_memory
+from pipecut_literature.sailor.constants import (
+    GROUP_BYTES,
+    MIB,
+    SailorRun,
+    constants_for,
+    constants_of,
+    predict_memory,
+)
 from pipecut_literature.sailor.profile import (
     LayerSizes,
     LayerTimes,
@@ -29,7 +35,10 @@ LINKS = SailorLinks({(card, 1): FIT for card in "AB"}, {})
 MACHINE = ProfiledMachine.of({"A": {(1, 1): TIMES}, "B": {(1, 1): TIMES}}, {1: SIZES, 2: SIZES}, LINKS)
 
 
-def plan(*cuts, batch=8, replicas=1, card="A", measured=None, micro_batch=1):
+UNMEASURED = SailorMeasurement()
+
+
+def plan(*cuts, batch=8, replicas=1, card="A", measured=UNMEASURED, micro_batch=1):
     one = SailorReplica(((card, 1, "z"),), 1)
     stages = tuple(
         SailorStage(Span(first, stop), (one,) * replicas) for first, stop in zip([0, *cuts], cuts, strict=False)
@@ -137,7 +146,7 @@ def test_cards_that_were_never_run_get_what_the_planner_reserves():
     found = constants_for(plan(4, card="B"), runs)
     assert (found.spread, found.machine_bytes, found.memory_runs) == (0.0, 2_000_000_000, 0)
     group = SailorReplica((("B", 2, "z"),), 2)
-    paired = SailorPlan(((SailorStage(Span(0, 4), (group,)),),), 1, 8, None, None)
+    paired = SailorPlan(((SailorStage(Span(0, 4), (group,)),),), 1, 8, None)
     assert constants_for(paired, runs).machine_bytes == GROUP_BYTES
 
 
@@ -146,7 +155,6 @@ def test_runs_on_some_of_the_cards_serve_where_none_has_all():
         ((SailorStage(Span(0, 4), tuple(SailorReplica(((card, 1, "z"),), 1) for card in "AB")),),),
         1,
         8,
-        None,
         None,
     )
     runs = [run(peak_bytes=5000), run(peak_bytes=9000, card="B", batch=16)]

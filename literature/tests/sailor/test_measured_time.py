@@ -49,7 +49,7 @@ def plan(*stages, batch=8, pipelines=1):
         SailorStage(Span(first, stop), tuple(replicas))
         for first, (stop, replicas) in zip(cuts, stages, strict=False)
     )
-    return SailorPlan((one,) * pipelines, 1, batch, None, None)
+    return SailorPlan((one,) * pipelines, 1, batch, None)
 
 
 def test_one_card_does_one_micro_batch_after_another():
