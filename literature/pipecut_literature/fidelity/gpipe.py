@@ -32,17 +32,11 @@ GIGA = 10**9
 TPU_V3 = Accelerator("TPUv3 core", peak_flops_per_second=61_500 * GIGA, near_bytes_per_second=82 * GIGA)
 """Half a chip of 123 TFLOP/s; one 656 Gbit/s link between chips."""
 TPU_V2 = Accelerator(
-    "TPUv2 core",
-    peak_flops_per_second=22_500 * GIGA,
-    memory_bytes_per_second=350 * GIGA,
-    near_bytes_per_second=62 * GIGA,
+    "TPUv2 core", 22_500 * GIGA, memory_bytes_per_second=350 * GIGA, near_bytes_per_second=62 * GIGA
 )
 """Half a chip of 45 TFLOP/s and 700 GB/s (Jouppi et al., CACM 2020); one 496 Gbit/s link between chips."""
 P100 = Accelerator(
-    "P100 on PCIe 3.0",
-    peak_flops_per_second=9_300 * GIGA,
-    memory_bytes_per_second=732 * GIGA,
-    near_bytes_per_second=15_750_000_000,
+    "P100 on PCIe 3.0", 9_300 * GIGA, memory_bytes_per_second=732 * GIGA, near_bytes_per_second=15_750_000_000
 )
 """32-bit products; 732 GB/s (NVIDIA's data sheet); 16 lanes of PCIe 3.0."""
 NO_MATRIX_UNIT = Roofline(outer=0, inner=0)

@@ -67,19 +67,12 @@ class Variant:
     micro_batches: int = 8
 
 
+_STEP = GapTableFamily.ITERATION_TIME, GapTableFamily.ITERATION_TIME
 VARIANTS: tuple[Variant, ...] = (
     Variant("as shipped", GapTableFamily.PLAIN, GapTableFamily.MEMORY, (100, 50, 35, 25)),
     Variant("mixed", GapTableFamily.MIXED, GapTableFamily.MEMORY_MIXED, (100, 50, 25), mixed=True),
-    Variant(
-        "GPipe step", GapTableFamily.ITERATION_TIME, GapTableFamily.ITERATION_TIME, (), schedule=Schedule.GPIPE
-    ),
-    Variant(
-        "1F1B step",
-        GapTableFamily.ITERATION_TIME,
-        GapTableFamily.ITERATION_TIME,
-        (50,),
-        schedule=Schedule.ONE_F_ONE_B,
-    ),
+    Variant("GPipe step", *_STEP, (), schedule=Schedule.GPIPE),
+    Variant("1F1B step", *_STEP, (50,), schedule=Schedule.ONE_F_ONE_B),
 )
 
 
@@ -181,12 +174,8 @@ def mixed(scenario: Scenario) -> nx.Graph | None:
 
 
 def _slow(card: DeviceClass) -> DeviceClass:
-    return replace(
-        card,
-        name=f"{card.name}, half",
-        memory_bytes=max(1, card.memory_bytes // SLOWER),
-        flops_per_second=max(1, card.flops_per_second // SLOWER),
-    )
+    memory, speed = (max(1, one // SLOWER) for one in (card.memory_bytes, card.flops_per_second))
+    return replace(card, name=f"{card.name}, half", memory_bytes=memory, flops_per_second=speed)
 
 
 def smallest_fit(instance: Instance, plan: Plan) -> Fraction:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from pipecut_literature.gpipe import memory
+from pipecut_literature.gpipe import published as paper
 from pipecut_literature.gpipe.amoebanet import amoebanet_d
 from pipecut_literature.gpipe.memory import GPipeBatch
-from pipecut_literature.gpipe.published import (
-    AMOEBANET_ROWS,
-    IMAGES,
-    SAMPLES,
-    TRANSFORMER_ROWS,
-    TransformerRow,
-    transformer,
-)
+from pipecut_literature.gpipe.published import TransformerRow, transformer
 from pipecut_literature.studies.study import (
     GIB,
     Study,
@@ -34,7 +28,7 @@ CAPACITIES = ((16 * GIB, "16 GiB"), (16 * 10**9, "16 GB"))
 def run(inputs: StudyInputs) -> Study:
     """Compute Table 1 again. Needs no data."""
     del inputs
-    batch = GPipeBatch(SAMPLES, estimated_micro_batches())
+    batch = GPipeBatch(paper.SAMPLES, estimated_micro_batches())
     held, errors = transformer_table(batch)
     largest, largest_errors = largest_table(batch)
     return Study(
@@ -48,11 +42,11 @@ def run(inputs: StudyInputs) -> Study:
 
 def estimated_micro_batches() -> int:
     """Return the number of micro-batches that comes closest to the activations of *Pipeline-1*."""
-    row = TRANSFORMER_ROWS[1]
+    row = paper.TRANSFORMER_ROWS[1]
     published = float(row.activation_g) * GIB
 
     def distance(parts: int) -> float:
-        batch = GPipeBatch(SAMPLES, parts)
+        batch = GPipeBatch(paper.SAMPLES, parts)
         return abs(memory.pipeline_activation_bytes(transformer(row.layers), batch, row.accelerators) - published)
 
     return min(PARTS, key=distance)
@@ -69,7 +63,7 @@ def activation_bytes(row: TransformerRow, batch: GPipeBatch) -> int:
 def transformer_table(batch: GPipeBatch) -> tuple[StudyTable, list[float]]:
     """Return the Transformer rows of Table 1 beside ours, and the errors of activations in percent."""
     rows, errors = [], []
-    for row in TRANSFORMER_ROWS:
+    for row in paper.TRANSFORMER_ROWS:
         count = memory.parameters(transformer(row.layers))
         held, activations = memory.parameter_bytes(count), activation_bytes(row, batch)
         printed_held, printed_activations = row.parameter_g, row.activation_g
@@ -90,9 +84,10 @@ def transformer_table(batch: GPipeBatch) -> tuple[StudyTable, list[float]]:
 
 def micro_batches_table() -> StudyTable:
     """Return the activations of Table 1 for every number of micro-batches, since the paper does not give it."""
-    names = [row for row in TRANSFORMER_ROWS if row.accelerators]
+    names = [row for row in paper.TRANSFORMER_ROWS if row.accelerators]
     rows = [
-        (str(parts), *(gib(activation_bytes(row, GPipeBatch(SAMPLES, parts))) for row in names)) for parts in PARTS
+        (str(parts), *(gib(activation_bytes(row, GPipeBatch(paper.SAMPLES, parts))) for row in names))
+        for parts in PARTS
     ]
     return StudyTable(
         "Activations by number of micro-batches, GiB",
@@ -107,13 +102,13 @@ def largest_table(batch: GPipeBatch) -> tuple[StudyTable, dict[str, float]]:
     columns: list[list[str]] = []
     means: dict[str, float] = {}
     for capacity, name in CAPACITIES:
-        found = [_largest(row, batch, capacity) for row in TRANSFORMER_ROWS]
-        errors = [error_percent(ours, row.layers) for ours, row in zip(found, TRANSFORMER_ROWS, strict=True)]
+        found = [_largest(row, batch, capacity) for row in paper.TRANSFORMER_ROWS]
+        errors = [error_percent(ours, row.layers) for ours, row in zip(found, paper.TRANSFORMER_ROWS, strict=True)]
         means[name.replace(" ", "").lower()] = mean_absolute(errors)
         columns += [[str(ours) for ours in found], [signed(error) for error in errors]]
     rows = [
         (row.name, str(row.accelerators or 1), str(row.layers), *cells)
-        for row, *cells in zip(TRANSFORMER_ROWS, *columns, strict=True)
+        for row, *cells in zip(paper.TRANSFORMER_ROWS, *columns, strict=True)
     ]
     heads = [cell for _, name in CAPACITIES for cell in (f"ours, {name}", "error")]
     return StudyTable(
@@ -134,11 +129,11 @@ def _largest(row: TransformerRow, batch: GPipeBatch, capacity: int) -> int:
 def amoebanet_table() -> StudyTable:
     """Return the AmoebaNet columns of Table 1: parameters, their memory, and what all activations would take."""
     rows = []
-    for row in AMOEBANET_ROWS:
+    for row in paper.AMOEBANET_ROWS:
         cells = amoebanet_d(*row.size)
         count = sum(cell.parameters for cell in cells)
         held = memory.parameter_bytes(count) / 10**9
-        kept = memory.ELEMENT_BYTES * IMAGES * sum(cell.kept_elements for cell in cells) / GIB
+        kept = memory.ELEMENT_BYTES * paper.IMAGES * sum(cell.kept_elements for cell in cells) / GIB
         model = row.name, "{}, {}".format(*row.size), row.printed, f"{count / 10**6:,.1f}M"
         states = row.parameter_g, f"{held:.2f}", signed(error_percent(held, float(row.parameter_g)))
         activations = row.activation_g, f"{kept:.1f}", f"{kept / float(row.activation_g):.1f}"

@@ -14,6 +14,7 @@ from pipecut.ingest.scenario.load import load_scenario
 from pipecut.ingest.scenario.shipped import SHIPPED
 from pipecut.solvers.reference import algorithm_2 as pipepar
 from pipecut_literature.common.priced import in_rows
+from pipecut_literature.hetpipe import published as paper
 from pipecut_literature.hetpipe.model import (
     calibrated,
     horovod,
@@ -24,17 +25,7 @@ from pipecut_literature.hetpipe.model import (
 )
 from pipecut_literature.hetpipe.partition import Prices
 from pipecut_literature.hetpipe.planner import global_staleness
-from pipecut_literature.hetpipe.published import (
-    BATCH,
-    FIGURE_4,
-    FIGURE_5,
-    HOROVOD,
-    MODELS,
-    ONE_V,
-    PIPEDREAM_RESNET152,
-    TABLE_4,
-    PublishedRun,
-)
+from pipecut_literature.hetpipe.published import PublishedRun
 from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, words
 
 TITLE = "HetPipe: allocations of unlike devices to virtual workers"
@@ -67,7 +58,7 @@ Pairs = dict[tuple[str, str], tuple[int, int]]
 def run(inputs: StudyInputs) -> Study:
     """Predict Fig. 4, Fig. 5 and Table 4 of the paper. Raises StudyInputError where a model cannot be traced."""
     del inputs  # nothing of the user's is read
-    cases = [case_of(model) for model in MODELS]
+    cases = [case_of(model) for model in paper.MODELS]
     pairs: Pairs = {}
     tables = (
         calibration_table(cases),
@@ -88,11 +79,11 @@ def run(inputs: StudyInputs) -> Study:
 def case_of(model: str) -> HetPipeCase:
     """Return a model on the cluster of its scenario, calibrated."""
     try:
-        plain = load_scenario(FOLDER / MODELS[model]).load()
+        plain = load_scenario(FOLDER / paper.MODELS[model]).load()
     except ModelError as error:
         raise StudyInputError(str(error)) from error
     instance, device = calibrated(plain, model)
-    return HetPipeCase(model, instance, device, link_efficiency(instance, *HOROVOD[model][0]))
+    return HetPipeCase(model, instance, device, link_efficiency(instance, *paper.HOROVOD[model][0]))
 
 
 def same_order(published: Sequence[float], ours: Sequence[float]) -> tuple[int, int]:
@@ -109,8 +100,8 @@ def calibration_table(cases: Sequence[HetPipeCase]) -> StudyTable:
     """Return the two efficiencies of every model and what they were read from."""
     rows: list[tuple[str, ...]] = []
     for case in cases:
-        device = str(ONE_V[case.model]), f"{float(case.device):.1%}"
-        link = str(HOROVOD[case.model][0][1]), f"{float(case.link):.1%}"
+        device = str(paper.ONE_V[case.model]), f"{float(case.device):.1%}"
+        link = str(paper.HOROVOD[case.model][0][1]), f"{float(case.link):.1%}"
         whole = int(Prices(case.instance).memory_bytes(1)[0, -1]) / 2**30
         rows.append((case.model, *device, *link, f"{whole:.2f} GiB"))
     columns = ("model", "1 V", "of peak", "Horovod, 4 V", "of link", "whole on one device")
@@ -122,15 +113,15 @@ def single_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
     rows = []
     for case in cases:
         ours = []
-        for devices, published in FIGURE_4[case.model]:
+        for devices, published in paper.FIGURE_4[case.model]:
             worker = priced_worker(case.instance, devices, 1)
             if worker is None:
                 raise StudyInputError(f"{case.model}, {devices}: no partition fits into memory")
-            ours.append(BATCH * NS_PER_SECOND / worker.latency_ns)
+            ours.append(paper.BATCH * NS_PER_SECOND / worker.latency_ns)
             order = "".join(case.instance.servers[server].name for server in worker.partition.order)
             most = most_in_flight(case.instance, devices)
             rows.append((case.model, devices, str(published), f"{ours[-1]:.0f}", order, str(most)))
-        pairs["Fig. 4", case.model] = same_order([row[1] for row in FIGURE_4[case.model]], ours)
+        pairs["Fig. 4", case.model] = same_order([row[1] for row in paper.FIGURE_4[case.model]], ours)
     columns = ("model", "virtual worker", "published", "ours", "our order", "minibatches that fit")
     return StudyTable(
         "Fig. 4: one virtual worker, one minibatch in flight", columns, tuple(rows), words(__file__, "single")
@@ -141,7 +132,7 @@ def allocation_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
     """Return Fig. 5: the allocations of 16 devices to virtual workers, D = 0."""
     rows = []
     for case in cases:
-        runs = FIGURE_5[case.model]
+        runs = paper.FIGURE_5[case.model]
         ours = [case.rate(one) for one in runs]
         pairs["Fig. 5", case.model] = same_order([one.images_per_second for one in runs], ours)
         fast = [case.rate(one, LINE_RATE) for one in runs]
@@ -156,9 +147,9 @@ def growth_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
     """Return Table 4: more and more devices, with HetPipe (ED-local) and with Horovod."""
     rows = []
     for case in cases:
-        runs = TABLE_4[case.model]
+        runs = paper.TABLE_4[case.model]
         ours = [case.rate(one) for one in runs]
-        others = HOROVOD[case.model]
+        others = paper.HOROVOD[case.model]
         theirs = [horovod(case.instance, devices, case.link) for devices, _ in others]
         pairs["Table 4, HetPipe", case.model] = same_order([one.images_per_second for one in runs], ours)
         pairs["Table 4, Horovod", case.model] = same_order([rate for _, rate in others], theirs)
@@ -181,7 +172,7 @@ def pairs_table(pairs: Pairs) -> StudyTable:
 
 def staleness_table(case: HetPipeCase) -> StudyTable:
     """Return what the bound D on clock distance buys node partition, which waits most for parameter servers."""
-    one = FIGURE_5[case.model][0]
+    one = paper.FIGURE_5[case.model][0]
     rows = []
     for distance in DISTANCES:
         stale = global_staleness(one.in_flight, distance)
@@ -199,11 +190,11 @@ def pipedream_table(case: HetPipeCase) -> StudyTable:
     if found.plan is None or found.objective is None:
         raise LookupError("PipeDream's recurrence always has a plan")
     shape = "-".join(str(stage.group.devices) for stage in found.plan.stages)
-    rate = BATCH * NS_PER_SECOND / found.objective
-    local = case.rate(FIGURE_5[case.model][2])
-    published = FIGURE_5[case.model][2].images_per_second
+    rate = paper.BATCH * NS_PER_SECOND / found.objective
+    local = case.rate(paper.FIGURE_5[case.model][2])
+    published = paper.FIGURE_5[case.model][2].images_per_second
     cells = (
-        ("PipeDream", str(PIPEDREAM_RESNET152), f"{rate:.0f}", f"{len(found.plan)} stages: {shape}"),
+        ("PipeDream", str(paper.PIPEDREAM_RESNET152), f"{rate:.0f}", f"{len(found.plan)} stages: {shape}"),
         ("HetPipe, ED-local", str(published), f"{local:.0f}", "4 virtual workers VRGQ"),
     )
     columns = ("planner", "published", "ours", "plan")

@@ -17,6 +17,7 @@ from pipecut.formulation.timeline.durations import Durations
 from pipecut.formulation.timeline.measures import Footprint
 from pipecut.formulation.timeline.timeline import run
 from pipecut_literature.megatron.transformer import LayerRecompute, TransformerShape
+from pipecut_literature.studies.study import published
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +29,14 @@ class Kept:
     """
 
     name: str
-    hidden_bytes: int = 0
-    score_bytes: int = 0
-    divided: bool = True
-    core: bool = False
-    dropout: bool = False
+    hidden_bytes: int
+    score_bytes: int
+    divided: bool
+    core: bool
+    dropout: bool
 
 
-KEPT = (
-    Kept("input of the first LayerNorm", hidden_bytes=2, divided=False),
-    Kept("input of the projection to q, k, v", hidden_bytes=2, divided=False),
-    Kept("q and k, for the scores", hidden_bytes=4),
-    Kept("v, for the weighted sum", hidden_bytes=2),
-    Kept("output of softmax", score_bytes=2, core=True),
-    Kept("mask of the dropout behind softmax", score_bytes=1, core=True, dropout=True),
-    Kept("output of the dropout behind softmax", score_bytes=2, core=True, dropout=True),
-    Kept("input of the output projection", hidden_bytes=2),
-    Kept("mask of the dropout behind attention", hidden_bytes=1, divided=False, dropout=True),
-    Kept("input of the second LayerNorm", hidden_bytes=2, divided=False),
-    Kept("input of the first layer of the perceptron", hidden_bytes=2, divided=False),
-    Kept("input of GELU", hidden_bytes=8),
-    Kept("input of the second layer of the perceptron", hidden_bytes=8),
-    Kept("mask of the dropout behind the perceptron", hidden_bytes=1, divided=False, dropout=True),
-)
+KEPT = tuple(Kept(*row) for row in published(__file__)["kept"])
 """The paper's §4.1: attention 11 sbh + 5 as²b, perceptron 19 sbh, LayerNorms 4 sbh; 10 sbh are not divided."""
 
 

@@ -24,7 +24,6 @@ from pipecut_literature.common.json_source import Count, read_json
 from pipecut_literature.sailor import tables
 from pipecut_literature.sailor.constants import (
     MachineConstants,
-    PredictedMemory,
     SailorRun,
     constants_for,
     constants_of,
@@ -34,7 +33,7 @@ from pipecut_literature.sailor.plan_file import read_sailor_plan
 from pipecut_literature.sailor.profile import LinkFit, NotProfiledError, ProfiledMachine, SailorLinks, SailorPlan
 from pipecut_literature.sailor.profile_file import read_links, read_sizes, read_times
 from pipecut_literature.sailor.tables import Predicted, mean_percent
-from pipecut_literature.sailor.time import PredictedTime, predict_time
+from pipecut_literature.sailor.time import predict_time
 from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, StudyTable, words
 
 
@@ -202,18 +201,9 @@ class _Data:
     def predicted(self, name: str, plan: SailorPlan) -> Predicted:
         """Predict a plan with the constants of all other runs."""
         constants = constants_for(plan, self.runs)
-        return Predicted(
-            plan, *self.with_constants(plan, constants), _run(self.machine, self.folder / f"{name}.json", plan)
-        )
-
-    def with_constants(
-        self, plan: SailorPlan, constants: MachineConstants
-    ) -> tuple[PredictedTime, PredictedMemory]:
-        """Predict time and memory of a plan."""
-        return (
-            predict_time(self.machine, plan, constants.spread, constants.message_ns),
-            predict_memory(self.machine, plan, constants.machine_bytes, constants.unused),
-        )
+        time = predict_time(self.machine, plan, constants.spread, constants.message_ns)
+        memory = predict_memory(self.machine, plan, constants.machine_bytes, constants.unused)
+        return Predicted(plan, time, memory, _run(self.machine, self.folder / f"{name}.json", plan))
 
     def constants(
         self, rows: Mapping[str, Predicted]
@@ -243,23 +233,22 @@ def _terms(data: _Data, rows: Mapping[str, Predicted]) -> tuple[StudyTable, ...]
         return ()
     machine = data.machine
     widest = {card: machine.links.inter[card, count] for card, count in sorted(machine.links.inter)}
-    variants = {
-        "all terms": machine,
-        "profile as it stands, host-bound entries included": machine.uncleaned(),
-        "boundaries at the bandwidth of all cards of a node": _with_single_card(machine, widest),
-        "boundaries that take no time": _with_single_card(machine, dict.fromkeys(widest, NO_TIME)),
+    whole = _with_single_card(machine, widest)
+    at_once = _with_single_card(machine, dict.fromkeys(widest, NO_TIME))
+    changes: dict[str, tuple[ProfiledMachine, dict[str, int]]] = {
+        "all terms": (machine, {}),
+        "profile as it stands, host-bound entries included": (machine.uncleaned(), {}),
+        "boundaries at the bandwidth of all cards of a node": (whole, {}),
+        "boundaries that take no time": (at_once, {}),
+        "no wait for the slowest replica": (machine, {"spread": 0}),
+        "no time of hosts for a message": (machine, {"message_ns": 0}),
     }
-    found: dict[str, list[float | None]] = {}
-    for name, variant in variants.items():
-        known = [constants_for(row.plan, data.runs) for row in rows.values()]
-        pairs = zip(rows.values(), known, strict=True)
-        times = [predict_time(variant, row.plan, one.spread, one.message_ns) for row, one in pairs]
-        found[name] = [row.error_of(one.iteration_ns) for row, one in zip(rows.values(), times, strict=True)]
-    without = {"no wait for the slowest replica": "spread", "no time of hosts for a message": "message_ns"}
-    for name, constant in without.items():
-        less = [replace(constants_for(row.plan, data.runs), **{constant: 0}) for row in rows.values()]
-        times = [data.with_constants(row.plan, one)[0] for row, one in zip(rows.values(), less, strict=True)]
-        found[name] = [row.error_of(one.iteration_ns) for row, one in zip(rows.values(), times, strict=True)]
+    found: dict[str, list[float | None]] = {name: [] for name in changes}
+    for name, (variant, without) in changes.items():
+        for row in rows.values():
+            one = replace(constants_for(row.plan, data.runs), **without)
+            time = predict_time(variant, row.plan, one.spread, one.message_ns)
+            found[name].append(row.error_of(time.iteration_ns))
     return (tables.term_table(found),)
 
 

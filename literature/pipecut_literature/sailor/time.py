@@ -179,27 +179,23 @@ def blocking_pipeline_ns(durations: Durations, micro_batches: int) -> int:
 
 @dataclass(slots=True)
 class _Entries:
-    """Entries of a program, column by column; the queues of the ranks first."""
+    """Entries of a program: stage, kind, micro-batch, duration, needs and gate; the queues of the ranks first."""
 
-    stage: list[int] = field(default_factory=list)
-    kind: list[int] = field(default_factory=list)
-    micro_batch: list[int] = field(default_factory=list)
-    duration: list[int] = field(default_factory=list)
-    needs: list[int] = field(default_factory=list)
-    gate: list[int] = field(default_factory=list)
+    rows: list[list[int]] = field(default_factory=list)
     offsets: list[int] = field(default_factory=lambda: [0])
 
     def put(self, stage: int, kind: int, micro_batch: int, duration: int, needs: int = NONE) -> int:
         """Add an entry to the open queue and return its index."""
-        row = (stage, kind, micro_batch, duration, needs, NONE)
-        columns = (self.stage, self.kind, self.micro_batch, self.duration, self.needs, self.gate)
-        for column, value in zip(columns, row, strict=True):
-            column.append(value)
-        return len(self.stage) - 1
+        self.rows.append([stage, kind, micro_batch, duration, needs, NONE])
+        return len(self.rows) - 1
+
+    def gate(self, entry: int, gate: int) -> None:
+        """Let an entry wait for another one, too."""
+        self.rows[entry][-1] = gate
 
     def close(self) -> None:
         """End the open queue."""
-        self.offsets.append(len(self.stage))
+        self.offsets.append(len(self.rows))
 
 
 def _program(schedule: PipelineSchedule, durations: Durations) -> Program:
@@ -217,16 +213,15 @@ def _program(schedule: PipelineSchedule, durations: Durations) -> Program:
         entries.close()
     _put_messages(entries, joins, durations)
     queues = len(entries.offsets) - 1
-    columns = (entries.stage, entries.kind, entries.micro_batch, entries.duration, entries.needs, entries.gate)
     return Program(
         schedule,
         durations,
         Execution(),
         tuple(entries.offsets),
         (*range(schedule.ranks), *(NONE,) * (queues - schedule.ranks)),
-        *(np.array(column, dtype=np.int64) for column in columns),
-        message_ns=np.zeros(len(entries.stage), dtype=np.int64),
-        link=np.full(len(entries.stage), NONE, dtype=np.int64),
+        *(np.array(column, dtype=np.int64) for column in zip(*entries.rows, strict=True)),
+        message_ns=np.zeros(len(entries.rows), dtype=np.int64),
+        link=np.full(len(entries.rows), NONE, dtype=np.int64),
     )
 
 
@@ -274,9 +269,9 @@ def _put_messages(entries: _Entries, joins: dict[Message, list[int]], durations:
         open_queue = direction, boundary
         before = [NONE if end in starts else end - 1 for end in ends]
         entry = entries.put(boundary, SYNC, micro_batch, times[direction][boundary], before[0])
-        entries.gate[entry] = before[1]
+        entries.gate(entry, before[1])
         for end in ends:
-            entries.gate[end] = entry
+            entries.gate(end, entry)
     if open_queue is not None:
         entries.close()
 

@@ -158,6 +158,8 @@ NAMES = {
     "zero_bubble_h1": "ZB-H1",
     "interleaved": "interleaved 1F1B",
 }
+SPREAD = tuple(NAMES.values())[:4]
+"""The schedules whose losses are summed up."""
 
 
 def run(inputs: StudyInputs) -> Study:
@@ -169,9 +171,10 @@ def run(inputs: StudyInputs) -> Study:
     apart = [one for one in compared if one[0].problem.split]
     tables = (
         summary(compared),
-        StudyTable("Random stages", *_drawn_table(limits)),
-        StudyTable("Stages that share ranks", *_shared_table(whole, limits)),
-        *(_witness_table(title, one) for title, one in _witnesses(limits)),
+        drawn_table(limits),
+        shared_table(whole, limits),
+        _witness_table("1F1B has too few micro-batches in flight", compare(too_few_in_flight(), limits)),
+        _witness_table("1F1B loses within its own memory", compare(same_memory(), limits)),
         case_table("Every case, whole backward passes", whole),
         case_table("Every case, split backward passes", apart),
     )
@@ -213,7 +216,7 @@ def summary(compared: Sequence[Compared]) -> StudyTable:
         key = "split" if case.problem.split else "whole", case.transfers, case.memory
         groups.setdefault(key, []).append(one)
     rows = [(*key, *_counted(part), *_spread(part)) for key, part in groups.items()]
-    columns = ("backward", "transfers", "memory", "cases", "proved", "longest proof", *_spread_columns())
+    columns = ("backward", "transfers", "memory", "cases", "proved", "longest proof", *SPREAD)
     remark = "Each cell: median loss / worst loss (cases in which the schedule is optimal of those it fits in)."
     return StudyTable("Loss by kind of case", columns, tuple(rows), (remark,))
 
@@ -223,14 +226,10 @@ def _counted(part: Sequence[Comparison]) -> tuple[str, str, str]:
     return str(len(part)), str(len(proved)), f"{max(proved, default=0):.2f} s"
 
 
-def _spread_columns() -> list[str]:
-    return [NAMES[name] for name in list(NAMES)[:4]]
-
-
 def _spread(part: Sequence[Comparison]) -> list[str]:
     """Return a cell for each fixed schedule: median and worst loss, and in how many cases it loses nothing."""
     cells = []
-    for name in list(NAMES)[:4]:
+    for name in list(NAMES)[: len(SPREAD)]:
         losses = _losses(part, name)
         best = sum(loss == 0 for loss in losses)
         spread = (
@@ -279,11 +278,8 @@ def _ms(time_ns: int) -> str:
     return f"{time_ns / MILLISECOND_NS:.1f}"
 
 
-Content = tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tuple[str, ...]]
-
-
-def _drawn_table(limits: Limits) -> Content:
-    """Return columns, rows and remarks of random cases: what holds beyond the shapes that were thought of."""
+def drawn_table(limits: Limits) -> StudyTable:
+    """Return random cases: what holds beyond the shapes that were thought of."""
     rows = []
     for stages, micro_batches in DRAWN_SIZES:
         for split in (False, True):
@@ -295,28 +291,20 @@ def _drawn_table(limits: Limits) -> Content:
                     part = [compare(problem, limits) for problem in problems]
                     kind = "split" if split else "whole", "up to 2 ms" if transfers else "none", memory
                     rows.append((str(stages), str(micro_batches), *kind, *_counted(part), *_spread(part)))
-    columns = ("S", "M", "backward", "transfers", "memory", "cases", "proved", "longest proof", *_spread_columns())
+    columns = ("S", "M", "backward", "transfers", "memory", "cases", "proved", "longest proof", *SPREAD)
     remark = "Forward passes of 1 to 4 ms, backward passes of 1 to 8 ms, each drawn evenly (seed 0)."
-    return columns, tuple(rows), (remark,)
+    return StudyTable("Random stages", columns, tuple(rows), (remark,))
 
 
-def _shared_table(whole: Sequence[Compared], limits: Limits) -> Content:
-    """Return columns, rows and remarks for the four-stage cases on two ranks, stage s on rank s mod 2."""
+def shared_table(whole: Sequence[Compared], limits: Limits) -> StudyTable:
+    """Return the four-stage cases on two ranks, stage s on rank s mod 2."""
     rows = []
     for case in (case for case, _ in whole if case.problem.stages == 4 and case.memory == NO_LIMIT):
         one = compare(replace(case.problem, stage_ranks=(0, 1, 0, 1)), limits)
         cells = (_cell(one, name) for name in ("gpipe", "one_f_one_b", "interleaved"))
         rows.append((case.shape, str(case.problem.micro_batches), case.transfers, *_best(one), *cells))
     columns = ("stages", "M", "transfers", "best", "proof", "seconds", "GPipe", "1F1B", "interleaved 1F1B")
-    return columns, tuple(rows), words(__file__, "shared")
-
-
-def _witnesses(limits: Limits) -> Iterable[tuple[str, Comparison]]:
-    for title, problem in (
-        ("Witness: 1F1B has too few micro-batches in flight", too_few_in_flight()),
-        ("Witness: 1F1B loses within its own memory", same_memory()),
-    ):
-        yield title, compare(problem, limits)
+    return StudyTable("Stages that share ranks", columns, tuple(rows), words(__file__, "shared"))
 
 
 def _witness_table(title: str, one: Comparison) -> StudyTable:
@@ -331,7 +319,8 @@ def _witness_table(title: str, one: Comparison) -> StudyTable:
         f"{times.gradient_ns}, in ns. 1F1B takes {one.fixed['one_f_one_b'].makespan_ns} ns, the best order "
         f"{one.outcome.makespan_ns} ns ({one.outcome.proof})."
     )
-    return StudyTable(title, ("order", "rank", "actions, each with its start in ns"), tuple(rows), (remark,))
+    columns = ("order", "rank", "actions, each with its start in ns")
+    return StudyTable(f"Witness: {title}", columns, tuple(rows), (remark,))
 
 
 def _rows(name: str, schedule: PipelineSchedule, one: Comparison) -> list[tuple[str, str, str]]:
