@@ -78,7 +78,7 @@ BUDGETS = {
     "face": 227,
     "formulation": 10105,
     "ingest": 7693,
-    "literature": 8046,
+    "literature": 7998,
     "report": 1905,
     "solvers": 18343,
 }

@@ -20,7 +20,7 @@ from pipecut.formulation.problem.instance import Instance, build_instance
 from pipecut.formulation.problem.layers import FORMS, Layer, Split, layer_graph
 from pipecut.formulation.problem.options import CostModel, Samples
 from pipecut.formulation.problem.training import Training
-from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
+from pipecut.formulation.problem.units import Link
 from pipecut_literature.accpar.code import MatrixLayer
 from pipecut_literature.accpar.published import ARRAY, BATCH, BYTES_PER_ELEMENT
 from pipecut_literature.common.halves import Halves, LayerShare, Machine, bisected, moved_bytes, summed_bytes
@@ -182,4 +182,4 @@ class _Walk:
             share = shares[edge.consumer]
             source, form = forms[edge.source], forms[edge.consumer]
             amounts[edge.consumer] += moved_bytes(instance, edge, source, form, share, machine.part)
-        return [size * BITS_PER_BYTE * NS_PER_SECOND / machine.link.bits_per_second for size in amounts]
+        return [machine.sent_ns(size) for size in amounts]

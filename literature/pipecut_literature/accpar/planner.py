@@ -28,7 +28,6 @@ from pipecut.formulation.limits import NEVER, Deadline
 from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FormEdge
-from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 from pipecut.solvers.search.stoppable import stoppable
 from pipecut_literature.common import one_stage
 from pipecut_literature.common.halves import Halves, LayerShare, Machine, bisected, moved_bytes, summed_bytes
@@ -80,7 +79,7 @@ def _layer_ns(
         whole = instance.forward_ns[machine][layer] + instance.backward_ns[machine][layer]
         return work * whole * instance.training.micro_batches
     split, part = instance.layers[layer].split, machine.part
-    own = _transfer_ns(summed_bytes(instance, layer, form, share), machine.link)
+    own = machine.sent_ns(summed_bytes(instance, layer, form, share))
     first = _layer_ns(instance, machine.first, layer, form, share.split(split, form, part), work * part)
     if machine.alike:
         return own + first
@@ -96,13 +95,9 @@ def _edge_ns(
     if not isinstance(machine, Halves):
         return Fraction(0)
     split, part = instance.layers[edge.consumer].split, machine.part
-    own = _transfer_ns(moved_bytes(instance, edge, source, form, share, part), machine.link)
+    own = machine.sent_ns(moved_bytes(instance, edge, source, form, share, part))
     first = _edge_ns(instance, machine.first, edge, source, form, share.split(split, form, part))
     if machine.alike:
         return own + first
     second = _edge_ns(instance, machine.second, edge, source, form, share.split(split, form, 1 - part))
     return own + max(first, second)
-
-
-def _transfer_ns(amount_bytes: Fraction, link: Link) -> Fraction:
-    return amount_bytes * BITS_PER_BYTE * NS_PER_SECOND / link.bits_per_second

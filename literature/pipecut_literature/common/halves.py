@@ -26,7 +26,7 @@ from pipecut.formulation.costs.forms import SHARDINGS, WHOLE
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FormEdge, Split
-from pipecut.formulation.problem.units import Link
+from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 
 _ONE = Fraction(1)
 
@@ -87,6 +87,10 @@ class Halves:
     link: Link
     first: Machine
     second: Machine
+
+    def sent_ns(self, size_bytes: Fraction) -> Fraction:
+        """Return how long so many bytes take between the halves, in ns."""
+        return size_bytes * BITS_PER_BYTE * NS_PER_SECOND / self.link.bits_per_second
 
     @functools.cached_property
     def alike(self) -> bool:

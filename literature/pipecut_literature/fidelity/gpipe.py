@@ -14,18 +14,11 @@ from pipecut.formulation.problem.instance import build_instance
 from pipecut.formulation.problem.layers import Layer, Split, layer_graph
 from pipecut.formulation.problem.options import Compute, CostModel
 from pipecut.formulation.problem.training import Training
+from pipecut_literature.gpipe import time as gpipe_time
 from pipecut_literature.gpipe.amoebanet import amoebanet_d
 from pipecut_literature.gpipe.memory import GPipeBatch
 from pipecut_literature.gpipe.published import IMAGES, SAMPLES, SPEED_TABLES, SpeedTable, transformer
-from pipecut_literature.gpipe.time import (
-    Accelerator,
-    LayerLine,
-    amoebanet_network,
-    closed_form_speed,
-    gpipe_durations,
-    samples_per_second,
-    transformer_network,
-)
+from pipecut_literature.gpipe.time import Accelerator, LayerLine
 from pipecut_literature.studies.study import Errors, StudyTable, error_percent, mean_absolute, signed, words
 
 GIGA = 10**9
@@ -66,8 +59,10 @@ def _network(table: SpeedTable) -> LayerLine:
     """Return the network of a table: a Transformer as wide as that of Table 1, or AmoebaNet-D (L, D)."""
     element_bytes = 4 if _machine(table) is P100 else 2
     if _is_transformer(table):
-        return transformer_network(table.network, transformer(int(table.network.split("-")[1])), element_bytes)
-    return amoebanet_network(*_sizes(table), element_bytes)
+        return gpipe_time.transformer_network(
+            table.network, transformer(int(table.network.split("-")[1])), element_bytes
+        )
+    return gpipe_time.amoebanet_network(*_sizes(table), element_bytes)
 
 
 @lru_cache(maxsize=32)
@@ -101,14 +96,14 @@ def _speeds(
         if not _is_transformer(table):
             constants = roofline or (NO_MATRIX_UNIT if machine.name == P100.name else Roofline())
             passes = _cell_passes(_sizes(table), machine, constants, batch.micro_batch)
-        return samples_per_second(network, cells, batch, machine, passes)
+        return gpipe_time.samples_per_second(network, cells, batch, machine, passes)
 
-    unit, closed_unit = speed(*table.unit), closed_form_speed(*table.unit)
-    for row in table.rows:
-        for count, published in row.speeds.items():
-            closed = closed_form_speed(count, row.micro_batches) / closed_unit
-            found = speed(count, row.micro_batches) / unit
-            yield row.micro_batches, count, published, float(found), float(closed)
+    unit, closed_unit = speed(*table.unit), gpipe_time.closed_form_speed(*table.unit)
+    for micro_batches, speeds in table.speeds.items():
+        for count, published in speeds.items():
+            closed = gpipe_time.closed_form_speed(count, micro_batches) / closed_unit
+            found = speed(count, micro_batches) / unit
+            yield micro_batches, count, published, float(found), float(closed)
 
 
 def speed_table() -> tuple[StudyTable, dict[str, Errors]]:
@@ -159,8 +154,7 @@ def _largest_share(cells: int) -> float:
     In the time of all work on one of 32 micro-batches, a step of 32 takes 1 + 31 x with the share x, and one whole
     micro-batch 32, whatever the cut.
     """
-    rows = _amoebanet((2, 1)).rows
-    speed = next(row.speeds[cells] for row in rows if row.micro_batches == MANY)
+    speed = _amoebanet((2, 1)).speeds[MANY][cells]
     return (MANY / speed - 1) / (MANY - 1) * 100
 
 
@@ -168,7 +162,7 @@ def _first_share(cells: int) -> float:
     """Return the predicted share of the first of so many accelerators, in percent."""
     table = _amoebanet((2, 1))
     passes = _cell_passes(_sizes(table), TPU_V2, Roofline(), IMAGES // MANY)
-    times = gpipe_durations(_network(table), cells, GPipeBatch(IMAGES, MANY), TPU_V2, passes)
+    times = gpipe_time.gpipe_durations(_network(table), cells, GPipeBatch(IMAGES, MANY), TPU_V2, passes)
     each = [sum(one) for one in zip(times.forward_ns, times.backward_ns, times.recompute_ns, strict=True)]
     return 100 * each[0] / sum(each)
 

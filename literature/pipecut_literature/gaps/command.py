@@ -17,6 +17,7 @@ from pipecut.solvers.catalogue import all_names
 from pipecut_literature.gaps.cases import every_series, number_of_cases
 from pipecut_literature.gaps.document import NOTHING, document, summary_table, to_dict
 from pipecut_literature.gaps.solve import CaseResult, GapTableSearch, run_series
+from pipecut_literature.studies.command import drawn
 from pipecut_literature.studies.study import write_document
 
 if TYPE_CHECKING:
@@ -77,17 +78,11 @@ def _exit_code(results: list[CaseResult], *, stopped: bool) -> ExitCode:
 
 def _table(content: dict[str, Any]) -> Table:
     """Return the summary but for its last column, which is too wide for a terminal."""
-    from rich import box
-    from rich.table import Table
+    from rich.table import Column
 
     found = summary_table(content)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(found.columns[0], no_wrap=True)
-    for column in found.columns[1:-1]:
-        table.add_column(column, justify="right")
-    for row in found.rows:
-        table.add_row(*row[:-1])
-    return table
+    numbers = (Column(one, justify="right") for one in found.columns[1:-1])
+    return drawn([Column(found.columns[0], no_wrap=True), *numbers], (row[:-1] for row in found.rows))
 
 
 def _worst(content: dict[str, Any]) -> str:

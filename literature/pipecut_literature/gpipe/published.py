@@ -47,27 +47,25 @@ AMOEBANET_ROWS = tuple(
 )
 
 
-class SpeedRow(NamedTuple):
-    """Throughputs of one number of micro-batches, by number of accelerators, relative to one of the entries."""
-
-    micro_batches: int
-    speeds: dict[int, float]
-
-
 class SpeedTable(NamedTuple):
-    """Rows of one network in Table 2 or 3; ``unit`` is the (accelerators, micro-batches) whose throughput is 1."""
+    """Throughputs of one network in Table 2 or 3, by number of micro-batches and of accelerators.
+
+    They are relative to that of ``unit``, (accelerators, micro-batches).
+    """
 
     table: str
     network: str
     unit: tuple[int, int]
-    rows: tuple[SpeedRow, ...]
+    speeds: dict[int, dict[int, float]]
 
 
-def _speeds(micro_batches: int, *speeds: float) -> SpeedRow:
-    return SpeedRow(micro_batches, {2**power: float(speed) for power, speed in enumerate(speeds, start=1)})
+def _speeds(row: list[float]) -> dict[int, float]:
+    return {2**power: float(speed) for power, speed in enumerate(row, start=1)}
 
 
 SPEED_TABLES = tuple(
-    SpeedTable(one["table"], one["network"], tuple(one["unit"]), tuple(_speeds(*row) for row in one["rows"]))
+    SpeedTable(
+        one["table"], one["network"], tuple(one["unit"]), {many: _speeds(row) for many, *row in one["rows"]}
+    )
     for one in _TABLES["speeds"]
 )

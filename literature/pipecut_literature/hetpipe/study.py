@@ -14,15 +14,8 @@ from pipecut.ingest.scenario.load import load_scenario
 from pipecut.ingest.scenario.shipped import SHIPPED
 from pipecut.solvers.reference import algorithm_2 as pipepar
 from pipecut_literature.common.priced import in_rows
+from pipecut_literature.hetpipe import model as predicted
 from pipecut_literature.hetpipe import published as paper
-from pipecut_literature.hetpipe.model import (
-    calibrated,
-    horovod,
-    images_per_second,
-    link_efficiency,
-    most_in_flight,
-    priced_worker,
-)
 from pipecut_literature.hetpipe.partition import Prices
 from pipecut_literature.hetpipe.planner import global_staleness
 from pipecut_literature.hetpipe.published import PublishedRun
@@ -45,7 +38,7 @@ class HetPipeCase:
 
     def rate(self, run: PublishedRun, link: Fraction | None = None, clock_distance: int = 0) -> float:
         """Return the images per second that a run is predicted to reach."""
-        found = images_per_second(self.instance, run, link or self.link, clock_distance)
+        found = predicted.images_per_second(self.instance, run, link or self.link, clock_distance)
         if found is None:
             raise StudyInputError(f"{self.model}, {run.label}: no partition fits into memory")
         return found
@@ -82,8 +75,8 @@ def case_of(model: str) -> HetPipeCase:
         plain = load_scenario(FOLDER / paper.MODELS[model]).load()
     except ModelError as error:
         raise StudyInputError(str(error)) from error
-    instance, device = calibrated(plain, model)
-    return HetPipeCase(model, instance, device, link_efficiency(instance, *paper.HOROVOD[model][0]))
+    instance, device = predicted.calibrated(plain, model)
+    return HetPipeCase(model, instance, device, predicted.link_efficiency(instance, *paper.HOROVOD[model][0]))
 
 
 def same_order(published: Sequence[float], ours: Sequence[float]) -> tuple[int, int]:
@@ -114,12 +107,12 @@ def single_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
     for case in cases:
         ours = []
         for devices, published in paper.FIGURE_4[case.model]:
-            worker = priced_worker(case.instance, devices, 1)
+            worker = predicted.priced_worker(case.instance, devices, 1)
             if worker is None:
                 raise StudyInputError(f"{case.model}, {devices}: no partition fits into memory")
             ours.append(paper.BATCH * NS_PER_SECOND / worker.latency_ns)
             order = "".join(case.instance.servers[server].name for server in worker.partition.order)
-            most = most_in_flight(case.instance, devices)
+            most = predicted.most_in_flight(case.instance, devices)
             rows.append((case.model, devices, str(published), f"{ours[-1]:.0f}", order, str(most)))
         pairs["Fig. 4", case.model] = same_order([row[1] for row in paper.FIGURE_4[case.model]], ours)
     columns = ("model", "virtual worker", "published", "ours", "our order", "minibatches that fit")
@@ -150,7 +143,7 @@ def growth_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
         runs = paper.TABLE_4[case.model]
         ours = [case.rate(one) for one in runs]
         others = paper.HOROVOD[case.model]
-        theirs = [horovod(case.instance, devices, case.link) for devices, _ in others]
+        theirs = [predicted.horovod(case.instance, devices, case.link) for devices, _ in others]
         pairs["Table 4, HetPipe", case.model] = same_order([one.images_per_second for one in runs], ours)
         pairs["Table 4, Horovod", case.model] = same_order([rate for _, rate in others], theirs)
         for at, (one, mine) in enumerate(zip(runs, ours, strict=True)):

@@ -15,8 +15,6 @@ from pipecut.formulation.timeline.from_plan import PlanRun
 from pipecut.report.measures import Measure, Relation
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from pipecut.formulation.problem.instance import Instance
     from pipecut.formulation.problem.plan import Plan
     from pipecut_literature.orders.fixed import OrderOutcome
@@ -63,12 +61,6 @@ class BestOrder:
             raise UnfitError(f"schedule {BEST}: {'; '.join(self.shortfalls())}")
         return replace(self.outcome.schedule, name=BEST)
 
-    def loss(self, name: str) -> Fraction | None:
-        """Return by what part of the best time a fixed order takes longer; None if it does not fit into memory."""
-        if not self.outcome.makespan_ns:
-            return None
-        return self.comparison.loss(name)
-
     def shortfalls(self) -> list[str]:
         """Say which ranks lack how many bytes even in the order that needs least, one micro-batch at a time."""
         from pipecut_literature.orders.fixed import least_memory
@@ -85,7 +77,7 @@ class BestOrder:
     def to_dict(self) -> dict[str, Any]:
         """Return the claim as plain data: times in ns; ``loss`` is a share of the best time, or null."""
         outcome, comparison = self.outcome, self.comparison
-        losses = {name: self.loss(name) for name in comparison.fixed}
+        losses = {name: comparison.loss(name) for name in comparison.fixed}
         return {
             "proof": str(outcome.proof),
             "makespan_ns": outcome.makespan_ns,
@@ -122,7 +114,7 @@ class BestOrder:
         return [self._sentence(name) for name in names]
 
     def _sentence(self, name: str) -> str:
-        executed, loss = self.comparison.fixed[name], self.loss(name)
+        executed, loss = self.comparison.fixed[name], self.comparison.loss(name)
         taken = f"{name} takes {human.exact_duration(executed.makespan_ns)}"
         if not self.comparison.fits(name):
             return f"{taken}, but does not fit into memory"

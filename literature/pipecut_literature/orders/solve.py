@@ -196,10 +196,11 @@ class Comparison:
     def loss(self, name: str) -> Fraction | None:
         """Return by how much of the best order's makespan a fixed order is longer; None if it does not fit.
 
-        A lower limit of the loss to the optimum unless the outcome is OPTIMAL.
+        None, too, where the best order takes no time. A lower limit of the loss to the optimum unless the outcome
+        is OPTIMAL.
         """
         best = self.outcome.makespan_ns
-        if best is None or not self.fits(name):
+        if not best or not self.fits(name):
             return None
         return Fraction(self.fixed[name].makespan_ns - best, best)
 

@@ -35,13 +35,8 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.modes import Mode
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, slowest
+from pipecut.solvers.reference import flat_cluster
 from pipecut.solvers.reference.algorithm_1 import best_forms
-from pipecut.solvers.reference.flat_cluster import (
-    flat_view,
-    levels_in_words,
-    refuse_without_forms,
-    slowest_link,
-)
 from pipecut.solvers.search.stoppable import stoppable
 from pipecut.solvers.search.support import Support, blind_to
 from pipecut_literature.common.priced import in_rows, priced
@@ -115,7 +110,7 @@ def levels_of(instance: Instance) -> tuple[MachineLevel, ...]:
     """Return the cluster as PipeDream sees it, lowest level first."""
     inside = {server.devices for server in instance.servers}
     if len(inside) > 1 or len(instance.servers) == 1 or inside == {1}:
-        return (_level(instance.devices, slowest_link(instance)),)
+        return (_level(instance.devices, flat_cluster.slowest_link(instance)),)
     links = enumerate(instance.links)
     between = [link for one, row in links for other, link in enumerate(row) if one != other and link is not None]
     local = [server.link for server in instance.servers if server.link is not None]
@@ -167,7 +162,7 @@ def prefixes(states: States) -> States:
 
 def _costs(instance: Instance) -> list[int]:
     """Return forward plus backward of each layer on one device of the slowest class, in ns of a micro-batch."""
-    return [int(cost) for cost in flat_view(instance, 1, None).tables.compute[0]]
+    return [int(cost) for cost in flat_cluster.flat_view(instance, 1, None).tables.compute[0]]
 
 
 def _level(machines: int, link: Link | None) -> MachineLevel:
@@ -187,7 +182,7 @@ def _flattened(stages: Sequence[PipeDreamStage], copies: int = 1) -> Iterator[tu
 def _outcome(name: str, instance: Instance, stages: list[tuple[Span, int]], period_s: float) -> Outcome:
     """Lay replicated stages on the line and price them."""
     believed = "the recurrence expects", round(period_s * NS_PER_SECOND / instance.training.micro_batches)
-    notes = (levels_in_words(len(levels_of(instance))),)
+    notes = (flat_cluster.levels_in_words(len(levels_of(instance))),)
     return priced(name, instance, replicated_on_line(instance, stages), accepts, notes, believed=believed)
 
 
@@ -200,7 +195,7 @@ def replicated_on_line(instance: Instance, stages: Sequence[tuple[Span, int]]) -
         for first, (_, devices) in zip(starts, stages, strict=False)
     )
     tables = build_tables(in_rows(instance), groups)
-    refuse_without_forms(tables)
+    flat_cluster.refuse_without_forms(tables)
     return Plan(
         tuple(
             Stage(span, group, best_forms(tables, kind, span))

@@ -22,22 +22,13 @@ from pipecut.formulation.problem.options import Compute, CostModel, Synchronisat
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
-from pipecut_literature.fidelity.runs import (
-    ADAM_BYTES,
-    AGAIN,
-    GIGABYTE,
-    UPDATE,
-    WITH_ROWS,
-    forms_of,
-    node,
-    servers_for,
-)
+from pipecut_literature.fidelity import runs
 from pipecut_literature.megatron.layers import BLOCK, ELEMENT_BYTES, transformer_layers
 from pipecut_literature.megatron.llama import llama_layers
 from pipecut_literature.megatron.transformer import LayerRecompute, TransformerShape
 from pipecut_literature.recipes.recipe import Recipe
 
-CORES = AGAIN[LayerRecompute.SELECTIVE]
+CORES = runs.AGAIN[LayerRecompute.SELECTIVE]
 SPLITS = (Axis.SEQUENCE, Axis.VOCABULARY)
 SUMS_BESIDE = 2022
 """From when on Megatron-LM sums beside products; up to then its optimiser is that of
@@ -81,22 +72,22 @@ class RecipePlans:
 
 
 def _instance(recipe: Recipe, constraints: Constraints, micro_batches: tuple[int, ...], chunks: int) -> Instance:
-    facts, _ = node(recipe.machine)
-    near = facts.inside.each_pair.value if recipe.inside is None else int(recipe.inside * GIGABYTE)
-    far = facts.adapters.bandwidth.value if recipe.between is None else int(recipe.between * GIGABYTE)
-    servers = servers_for(recipe.machine, recipe.devices, near)
+    facts, _ = runs.node(recipe.machine)
+    near = facts.inside.each_pair.value if recipe.inside is None else int(recipe.inside * runs.GIGABYTE)
+    far = facts.adapters.bandwidth.value if recipe.between is None else int(recipe.between * runs.GIGABYTE)
+    servers = runs.servers_for(recipe.machine, recipe.devices, near)
     training = Training(
         recipe.global_batch,
         micro_batches[0],
         bytes_per_element=ELEMENT_BYTES,
-        optimizer_bytes_per_parameter=ADAM_BYTES,
+        optimizer_bytes_per_parameter=runs.ADAM_BYTES,
         micro_batch_choices=micro_batches if len(micro_batches) > 1 else (),
         chunks=chunks,
     )
     cluster = cluster_graph(recipe.machine, servers, (), mesh=Link(far))
     cost = CostModel(
         compute=Compute.ROOFLINE,
-        roofline=Roofline(update=UPDATE) if recipe.year <= SUMS_BESIDE else Roofline(),
+        roofline=Roofline(update=runs.UPDATE) if recipe.year <= SUMS_BESIDE else Roofline(),
         inside=Synchronisation.OVERLAPPED if recipe.year >= SUMS_BESIDE else Synchronisation.CHARGED,
     )
     return build_instance(_graph(recipe), cluster, training, cost, constraints, (_goal(chunks),))
@@ -128,7 +119,7 @@ def _as_published(recipe: Recipe) -> Constraints:
 
 
 def _free(alike: tuple[Recipe, ...]) -> Constraints:
-    facts, _ = node(alike[0].machine)
+    facts, _ = runs.node(alike[0].machine)
     nodes = alike[0].devices // facts.devices.value
     flat = max(one.micro_batches for one in alike) == 1
     return Constraints(
@@ -151,7 +142,7 @@ def _with_pairs(instance: Instance) -> Instance:
     """Return the instance with the forms of Megatron-LM's pairs, each with and without sequence parallelism."""
     found = megatron_forms(instance, Span(0, len(instance.layers)))
     limits = tuple(
-        FormLimit(row.name, tuple(dict.fromkeys((form, WITH_ROWS.get((row.split, form), form)))))
+        FormLimit(row.name, tuple(dict.fromkeys((form, runs.WITH_ROWS.get((row.split, form), form)))))
         for row, form in zip(instance.layers, found, strict=True)
         if row.split is not Split.FOLLOW
     )
@@ -166,7 +157,7 @@ def _plan(recipe: Recipe, instance: Instance, *, whole: bool = False) -> Plan:
     mode = Mode(recipe.data, again, Sharded(recipe.sharded))
     space, stages = CutSpace.of(instance), list[Stage]()
     for at, span in enumerate(_spans(recipe, len(instance.layers))):
-        forms = forms_of(instance, span, recipe.tensor, recipe.sequence_parallel)
+        forms = runs.forms_of(instance, span, recipe.tensor, recipe.sequence_parallel)
         group = Group.on_line(instance, at % recipe.pipeline * devices, devices, mode)
         blocks = (one for one in space.blocks(span) if instance.layers[one.first].name.startswith("block."))
         stages.append(Stage(span, group, forms, again=tuple(blocks) if full and not whole else ()))

@@ -40,12 +40,12 @@ class Recipe:
     micro_batch: int
     global_batch: int
     recompute: LayerRecompute
-    sequence_parallel: bool
-    sharded: Sharded
     seconds: Fraction | None
     source: str
     page: str
-    reading: str
+    sequence_parallel: bool = False
+    sharded: Sharded = "none"
+    reading: str = ""
     tools: int | None = None
     """Whose tools a planner shall have: those of 2021, or all that there are (None)."""
 
@@ -105,24 +105,12 @@ def _recipe(row: dict[str, Any], written: dict[str, Any]) -> Recipe:
     machine = written["machines"][row["machine"]]
     measured = {name: row.pop(name) for name in ("seconds", "tflops", "tokens") if name in row}
     devices = row["tensor"] * row["pipeline"] * row["data"]
-    return Recipe(
-        **{
-            "sequence_parallel": False,
-            "sharded": "none",
-            "reading": "",
-            **row,
-            "shape": shape,
-            "inside": _measured(machine, "inside"),
-            "between": _measured(machine, "between"),
-            "year": written["sources"][row["source"]]["year"],
-            "recompute": LayerRecompute(row["recompute"]),
-            "seconds": _seconds(measured, shape, row["global_batch"], devices),
-        }
-    )
-
-
-def _measured(machine: dict[str, Any], name: str) -> Fraction | None:
-    return Fraction(machine[name]) if name in machine else None
+    reached: dict[str, Any] = {
+        name: Fraction(machine[name]) if name in machine else None for name in ("inside", "between")
+    }
+    seconds = _seconds(measured, shape, row["global_batch"], devices)
+    year, row["recompute"] = written["sources"][row["source"]]["year"], LayerRecompute(row["recompute"])
+    return Recipe(**row, **reached, shape=shape, year=year, seconds=seconds)
 
 
 def _seconds(

@@ -13,7 +13,9 @@ from pipecut_literature.studies.catalogue import STUDIES
 from pipecut_literature.studies.study import Study, StudyInputError, StudyInputs, write_document
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from collections.abc import Iterable
+
+    from rich.table import Column, Table
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,15 +53,18 @@ def _command(arguments: argparse.Namespace) -> str:
 
 
 def _parts(study: Study) -> list[str | Table]:
+    parts: list[str | Table] = [study.title, "", *study.reading]
+    for content in study.tables:
+        parts += ["", content.title, "", drawn(content.columns, content.rows), "", *content.remarks]
+    return parts
+
+
+def drawn(columns: Iterable[str | Column], rows: Iterable[Iterable[str]]) -> Table:
+    """Return a table for the terminal."""
     from rich import box
     from rich.table import Table
 
-    parts: list[str | Table] = [study.title, "", *study.reading]
-    for content in study.tables:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for column in content.columns:
-            table.add_column(column)
-        for row in content.rows:
-            table.add_row(*row)
-        parts += ["", content.title, "", table, "", *content.remarks]
-    return parts
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    return table
