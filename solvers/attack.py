@@ -32,9 +32,9 @@ from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers.catalogue import REDUCED
 from pipecut.solvers.ingredients import methods_of
 from pipecut.solvers.reasons.cuts import moved_cut
-from pipecut.solvers.reasons.priced import laid, put
-from pipecut.solvers.reduce.solver import stages_of
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reasons.priced_plans import laid, put
+from pipecut.solvers.reduce.reduced_dp import stages_of
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
 
 ATTACK_S = 2.5
 """How long an attack takes at most: a plan of a large model is priced in some hundredths of a second."""

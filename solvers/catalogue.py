@@ -98,42 +98,42 @@ SOLVERS: tuple[SolverEntry, ...] = (
     SolverEntry.of(
         "cpsat",
         "the declarative model in OR-Tools CP-SAT",
-        "pipecut.solvers.cpsat.solver",
+        "pipecut.solvers.cpsat.cpsat",
         support="pipecut.solvers.cpsat.accepts",
         exact=True,
         blocks=ANY,
     ),
     SolverEntry.of(
-        "line_dp", "the exact dynamic programme over the line", "pipecut.solvers.reference.line", exact=True
+        "line_dp", "the exact dynamic programme over the line", "pipecut.solvers.reference.line_dp", exact=True
     ),
     SolverEntry.of(
         "state_dp",
         "the exact dynamic programme over device states",
-        "pipecut.solvers.dynamic.states.solver",
+        "pipecut.solvers.dynamic.states.state_dp",
         exact=True,
         blocks=ADDED,
     ),
-    SolverEntry.of("step_dp", "the exact search over suffixes", "pipecut.solvers.step_time.solver", exact=True),
+    SolverEntry.of("step_dp", "the exact search over suffixes", "pipecut.solvers.step_time.step_dp", exact=True),
     SolverEntry.of(
         REDUCED,
         "the search over the few atoms that a deep model is made of",
-        "pipecut.solvers.reduce.solver",
+        "pipecut.solvers.reduce.reduced_dp",
         exact=True,
         blocks=ADDED,
     ),
     SolverEntry.of(
         "cpsat_types",
         "the declarative model on types of stages of a deep model",
-        "pipecut.solvers.cpsat.on_types.search",
-        support="pipecut.solvers.cpsat.on_types.support",
+        "pipecut.solvers.cpsat.on_types.cpsat_types",
+        support="pipecut.solvers.cpsat.on_types.accepts_types",
         exact=True,
         blocks=ADDED,
     ),
     SolverEntry.of(
         "cpsat_chunks",
         "the declarative model of groups that hold several stages",
-        "pipecut.solvers.chunks.solver",
-        support="pipecut.solvers.chunks.support",
+        "pipecut.solvers.chunks.cpsat_chunks",
+        support="pipecut.solvers.chunks.accepts_chunks",
         exact=True,
         chunks=True,
     ),
@@ -195,7 +195,7 @@ def is_reduced(instance: Instance) -> bool:
     one of whose step no programme sees everything, if it is of some size or has few such places.
     """
     from pipecut.formulation.problem.groups import modes_by_size
-    from pipecut.solvers.reduce.line import has_a_first_stage
+    from pipecut.solvers.reduce.seats import has_a_first_stage
     from pipecut.solvers.reduce.word import Word
     from pipecut.solvers.search.first_plan import LARGE, is_large
 

@@ -38,17 +38,17 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.suffixes import slots_matter
 from pipecut.solvers.dynamic.states.reach import StateReach, reach_at
-from pipecut.solvers.dynamic.states.solver import StateSearch, sizes_are_narrowed
+from pipecut.solvers.dynamic.states.state_dp import StateSearch, sizes_are_narrowed
 from pipecut.solvers.dynamic.states.states import state_space
 from pipecut.solvers.dynamic.tables.stage_table import StageTable
-from pipecut.solvers.reference.line import atom_tables
+from pipecut.solvers.reference.line_dp import atom_tables
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.step_time.asking import Search
 from pipecut.solvers.step_time.bounds.game import Weights
+from pipecut.solvers.step_time.bounds.pass_sums import least_passes
 from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.paths import FORWARD, PassPath
 from pipecut.solvers.step_time.bounds.spans import spans_of
-from pipecut.solvers.step_time.bounds.sums import least_passes
 from pipecut.solvers.step_time.bounds.ways import ways_of
 
 NEARBY = (1, 4)
@@ -62,7 +62,7 @@ def weighed_paths(
 ) -> tuple[WeighedPaths, ...]:
     """Return weighed paths for numbers of stages, of which plans of about such a step may be; or only a ``few``.
 
-    Raises ValueError as ``solvers.step_time.solver.accepts`` does, StoppedError after the deadline. Cost: some
+    Raises ValueError as ``solvers.step_time.step_dp.accepts`` does, StoppedError after the deadline. Cost: some
     tens of sums over all plans for each number of stages.
     """
     tables = all_tables(instance, deadline)

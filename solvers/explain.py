@@ -64,7 +64,7 @@ from pipecut.solvers.cpsat.engine import found, make_solver, run
 from pipecut.solvers.cpsat.model import FAMILIES, build_model, floors, staircase
 from pipecut.solvers.cpsat.variables import Family, read_plan
 from pipecut.solvers.goals import there_is
-from pipecut.solvers.reduce.grids import times_in_a_step
+from pipecut.solvers.reduce.best_grid import times_in_a_step
 from pipecut.solvers.search.first_plan import fitting_plans
 from pipecut.solvers.search.incumbent import price_of
 

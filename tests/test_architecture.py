@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -88,7 +89,7 @@ BUDGETS = {
 (docs/decisions/0019-reduce-first.md) until that falls.
 Proofs are shown, then checked in time of their own (``commands``), and attacked where nobody proves them again
 (``solvers/attack.py``), and what is opened makes no answer worse, and has a bound
-(``solvers/choices/neighbours.py``).
+(``solvers/choices/other_questions.py``).
 ``formulation`` prices what is done once a step apart from each pass for it, and knows what an instance has a use
 for, by which ``ingest`` opens what a scenario does not say and results say what was searched and what was not.
 """
@@ -306,6 +307,14 @@ def test_no_circle_leads_through_modules_or_folders() -> None:
     assert circles(texts()) == []
 
 
+@pytest.mark.parametrize("room", ["formulation", "solvers"])
+def test_no_two_modules_of_a_room_have_one_name(room: str) -> None:
+    """But constraints, which lie in two lists by the names of their keys."""
+    paths = [path for path in texts() if path.startswith(f"{room}/") and "/constraints/" not in path]
+    names = Counter(path.rpartition("/")[2] for path in paths if not path.endswith("__init__.py"))
+    assert [name for name, often in names.items() if often > 1] == []
+
+
 def test_no_room_grows() -> None:
     found: dict[str, int] = {}
     for path, source in texts().items():
@@ -361,7 +370,7 @@ def test_there_is_no_package_of_tests() -> None:
         ("formulation/x.py", "from pipecut.solvers.dynamic.line import solver", "import"),
         ("formulation/x.py", "def f():\n    import ortools.sat.python.cp_model", "import"),
         ("formulation/x.py", "import pydantic", "import"),
-        ("ingest/x.py", "from pipecut.solvers.reference.line import solve", "import"),
+        ("ingest/x.py", "from pipecut.solvers.reference.line_dp import solve", "import"),
         ("ingest/x.py", "import requests", "import"),
         ("solvers/x.py", "from pipecut.ingest.scenario.load import Scenario", "import"),
         ("solvers/x.py", "from pipecut_literature.catalogue import PLANNERS", "import"),

@@ -16,10 +16,10 @@ from pipecut.formulation.problem.constraints import Goal, Recompute
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.certifying import certify
-from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.dynamic.states import solver as states
-from pipecut.solvers.reference import line as line_dp
-from pipecut.solvers.step_time import solver as executed
+from pipecut.solvers.cpsat import cpsat as layered
+from pipecut.solvers.dynamic.states import state_dp as states
+from pipecut.solvers.reference import line_dp
+from pipecut.solvers.step_time import step_dp as executed
 
 PAPER = Path(__file__).parents[1] / "scenarios" / "pipepar"
 GPT2 = PAPER.parent / "gpt" / "gpt2.yaml"

@@ -19,7 +19,7 @@ from benchmarks.proof.proofs import FAST, SCENARIOS, ProofRow
 from benchmarks.table import print_rows
 from pipecut.formulation.outcome import Limits, Outcome, checked
 from pipecut.ingest.scenario.load import load_scenario
-from pipecut.solvers.step_time.solver import solve
+from pipecut.solvers.step_time.step_dp import solve
 
 STEP = (
     "objective=iteration_time",

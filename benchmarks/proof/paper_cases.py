@@ -15,8 +15,8 @@ from typing import Any
 
 from pipecut.formulation.outcome import Proof, checked
 from pipecut.ingest.scenario.load import load_scenario
-from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.cpsat import cpsat as layered
+from pipecut.solvers.reference import line_dp
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "pipepar"
 MODELS = ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152")

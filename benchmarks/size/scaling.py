@@ -37,10 +37,10 @@ from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat import cpsat as layered
 from pipecut.solvers.cpsat.engine import make_solver
 from pipecut.solvers.cpsat.model import FAMILIES, build_model, redundant_families
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "pipepar" / "resnet152.yaml"
 GIGABYTE_BITS = 8 * 10**9

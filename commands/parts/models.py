@@ -19,7 +19,7 @@ from pipecut.solvers import catalogue
 if TYPE_CHECKING:
     from pipecut.solvers.cpsat.words import ModelPart
 
-SHOWN = {"cpsat_types": "pipecut.solvers.cpsat.on_types.words", catalogue.MAIN: "pipecut.solvers.cpsat.words"}
+SHOWN = {"cpsat_types": "pipecut.solvers.cpsat.on_types.type_words", catalogue.MAIN: "pipecut.solvers.cpsat.words"}
 """Methods whose model can be shown, and who says what it is: the one that is meant first comes first."""
 NAMES = 12
 """Columns of names at the left."""

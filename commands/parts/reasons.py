@@ -28,7 +28,7 @@ from pipecut.report.claims import goals_to_list
 from pipecut.solvers.reasons.cuts import CutReason
 from pipecut.solvers.reasons.devices import IdleReason, IdleServer, StageReason
 from pipecut.solvers.reasons.differences import PlanDifference
-from pipecut.solvers.reasons.neighbours import Neighbour, Neighbours
+from pipecut.solvers.reasons.plan_neighbours import Neighbour, Neighbours
 from pipecut.solvers.reasons.reasons import Reasons
 from pipecut.solvers.reasons.terms import PlanTerm, TermOf
 

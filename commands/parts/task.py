@@ -35,7 +35,7 @@ from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.standing import Standing
 from pipecut.solvers.choices.trainings import Decision
 from pipecut.solvers.crosscheck import contradiction, solve_checked
-from pipecut.solvers.reduce.grids import GridFound
+from pipecut.solvers.reduce.best_grid import GridFound
 from pipecut.solvers.search.stoppable import in_background
 
 READING_S = 0.2

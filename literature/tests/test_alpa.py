@@ -15,7 +15,7 @@ from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut_literature.alpa import planner as alpa
 from tests.examples import GIGA, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs

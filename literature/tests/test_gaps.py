@@ -25,7 +25,7 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import catalogue
 from pipecut.solvers.catalogue import SolverEntry
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut_literature.gaps import cases as gap_cases
 from pipecut_literature.gaps.cases import (
     VARIANTS,

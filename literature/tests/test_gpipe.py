@@ -13,7 +13,7 @@ from pipecut.formulation.outcome import Proof, checked
 from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.plan import Plan, Span, Stage
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut_literature.gpipe import planner as gpipe
 from tests.examples import BYTE_LINK, GIGA, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs

@@ -19,7 +19,7 @@ from pipecut.formulation.problem.options import Boundary, BoundaryCharge, Combin
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link, ceil_fraction
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut_literature.hetpipe import planner as hetpipe
 from pipecut_literature.hetpipe.partition import Prices, best_partition, partition
 from pipecut_literature.hetpipe.planner import Allocation, global_staleness, virtual_workers

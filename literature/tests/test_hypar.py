@@ -12,7 +12,7 @@ from pipecut.formulation.outcome import Proof, checked
 from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import ceil_fraction
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut_literature.accpar.code import HYPAR, MatrixLayer, between, optimise
 from pipecut_literature.accpar.published import ALEXNET
 from pipecut_literature.common.one_stage import sum_of_costs, tables_of

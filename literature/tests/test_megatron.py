@@ -14,7 +14,7 @@ from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
 from pipecut.formulation.problem.modes import ONE_COPY
 from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.problem.training import Schedule, Training
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut_literature.megatron import planner as megatron
 from pipecut_literature.megatron.planner import Configuration
 from tests.examples import UNIT, chain, instance_of, matrix, mesh

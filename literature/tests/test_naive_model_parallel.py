@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pipecut.formulation.outcome import Proof, checked
 from pipecut.formulation.problem.plan import Span
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut_literature.baselines import naive_model_parallel
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs

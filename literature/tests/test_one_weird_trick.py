@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from pipecut.formulation.outcome import Proof, checked
 from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.training import Training
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut_literature.baselines import data_parallel
 from pipecut_literature.one_weird_trick import planner as one_weird_trick
 from pipecut_literature.one_weird_trick.planner import fully_connected

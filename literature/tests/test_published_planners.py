@@ -13,7 +13,7 @@ from pipecut.formulation.problem.constraints import Constraints, Placement, Reco
 from pipecut.formulation.problem.layers import Across, Axis
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers.catalogue import all_names, find_any
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut_literature.alpa import planner as alpa
 from pipecut_literature.baselines import naive_model_parallel
 from pipecut_literature.gpipe import planner as gpipe

@@ -37,7 +37,7 @@ from pipecut.solvers.catalogue import AUTO, MAIN
 from pipecut.solvers.crosscheck import better, checked_by_others, largest_bytes, upheld
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import METHODS
-from pipecut.solvers.reduce.grids import best_grid
+from pipecut.solvers.reduce.best_grid import best_grid
 from pipecut.solvers.search.first_plan import simple_plan
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def with_some_cuts(instance: Instance, limits: Limits) -> Outcome:
 
     It is a plan of the whole instance; what it proves is only what work alone says. Raises ValueError as state_dp.
     """
-    from pipecut.solvers.dynamic.states.solver import solve
+    from pipecut.solvers.dynamic.states.state_dp import solve
 
     return solve(instance, limits, space=some_cuts(instance, SOME_CUTS))
 

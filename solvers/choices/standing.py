@@ -16,7 +16,7 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.catalogue import AUTO
 from pipecut.solvers.choices.trainings import instances_of, least_of, simplest, without_grids
 from pipecut.solvers.goals import there_is
-from pipecut.solvers.reduce.grids import GridFound, GridTold, times_in_a_step
+from pipecut.solvers.reduce.best_grid import GridFound, GridTold, times_in_a_step
 
 LEFT = "stopped early: the search was left, as it did not end when the time did"
 SIMPLE_S = 0.2

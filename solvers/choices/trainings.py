@@ -49,10 +49,10 @@ from pipecut.solvers.choices.any_order import (
     has_other_orders,
     impossible,
 )
-from pipecut.solvers.choices.neighbours import Widened, narrower_plan, widened
+from pipecut.solvers.choices.other_questions import Widened, narrower_plan, widened
 from pipecut.solvers.crosscheck import NOT_CHECKED, checked_by_others, cross_check
 from pipecut.solvers.goals import there_is
-from pipecut.solvers.reduce.grids import PART, DealtGrids, GridFound, best_grid, times_in_a_step
+from pipecut.solvers.reduce.best_grid import PART, DealtGrids, GridFound, best_grid, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
 from pipecut.solvers.search.first_plan import simple_plan
 

@@ -26,7 +26,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.modes import modes
 from pipecut.formulation.problem.options import Synchronisation
 from pipecut.formulation.problem.plan import Plan, Span, Stage
-from pipecut.solvers.chunks.paths import ChunkPath, critical_path, paths
+from pipecut.solvers.chunks.pass_chains import ChunkPath, critical_path, paths
 from pipecut.solvers.chunks.runs import AtomRun, KnownRuns, Runs, forms_of
 
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.solvers.chunks.case import Case, Window
+from pipecut.solvers.chunks.path_sums import FAR, TIMES, PathSums
 from pipecut.solvers.chunks.runs import BACKWARD, FORWARD, TOTAL, WEIGHT, Numbers, Runs
-from pipecut.solvers.chunks.sums import FAR, TIMES, PathSums
 
 NEVER = 1 << 62
 PASSES = TIMES - 1

@@ -25,7 +25,7 @@ from pipecut.formulation.problem.groups import Group, GroupKind, forms_on
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FormEdge, Split
 from pipecut.formulation.problem.units import Link
-from pipecut.solvers.chunks.paths import ChunkPath
+from pipecut.solvers.chunks.pass_chains import ChunkPath
 
 Numbers = NDArray[np.int64]
 FORWARD, BACKWARD, WEIGHT, SYNC, TOTAL = range(5)

@@ -1,7 +1,7 @@
 """Paths weighed against the plans of a layout: a mixture of paths that takes long in every plan.
 
 One side weighs paths, the other answers with the plan of which the mixture takes least
-(``solvers.chunks.sums``); each plan brings the paths that take long in it, as in
+(``solvers.chunks.path_sums``); each plan brings the paths that take long in it, as in
 ``solvers.step_time.bounds.game``. Weights are kept near the best ones so far, or they would swing from plan to
 plan (Wentges, International Transactions in Operational Research 4, 1997). With any whole weights, the step of
 every plan takes at least the least sum divided by the sum of weights, as no path takes longer than the step. So
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from pipecut.formulation.executed import PipelinePasses
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.solvers.chunks.case import Case, overlapped
-from pipecut.solvers.chunks.paths import critical_path
+from pipecut.solvers.chunks.pass_chains import critical_path
+from pipecut.solvers.chunks.path_sums import FAR, TIMES, PathSums
 from pipecut.solvers.chunks.runs import Numbers
-from pipecut.solvers.chunks.sums import FAR, TIMES, PathSums
 from pipecut.solvers.step_time.bounds.game import equilibrium
 
 MOST_WEIGHT = 1 << 14

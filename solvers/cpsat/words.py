@@ -1,6 +1,6 @@
 """What the declarative model is, in words and numbers: for whoever wants to see what is handed to CP-SAT.
 
-Built as the search builds it (``solvers.cpsat.solver``), for plans that are better than the first one. Nothing is
+Built as the search builds it (``solvers.cpsat.cpsat``), for plans that are better than the first one. Nothing is
 solved.
 """
 

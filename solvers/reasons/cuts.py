@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.plan import Plan, Span, Stage
-from pipecut.solvers.reasons.neighbours import Candidate, Neighbour, Neighbours, neighbours
-from pipecut.solvers.reasons.priced import PricedPlan, Pricing, put, regrouped
+from pipecut.solvers.reasons.plan_neighbours import Candidate, Neighbour, Neighbours, neighbours
+from pipecut.solvers.reasons.priced_plans import PricedPlan, Pricing, put, regrouped
 
 QUESTIONS = 6
 """How many are asked about a cut."""

@@ -22,8 +22,8 @@ from pipecut.formulation.problem.modes import modes
 from pipecut.formulation.problem.plan import Plan, Span
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.auto.solve import plan as best_plan
-from pipecut.solvers.reasons.neighbours import Candidate, Neighbours, neighbours
-from pipecut.solvers.reasons.priced import PricedPlan, Pricing, idle_devices, laid, put, regrouped
+from pipecut.solvers.reasons.plan_neighbours import Candidate, Neighbours, neighbours
+from pipecut.solvers.reasons.priced_plans import PricedPlan, Pricing, idle_devices, laid, put, regrouped
 from pipecut.solvers.reasons.terms import bounding_stages, plan_terms
 
 QUESTIONS = 3

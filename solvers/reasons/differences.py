@@ -22,7 +22,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.modes import ONE_COPY
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers.reasons.cuts import matched, merged, moved_cut
-from pipecut.solvers.reasons.priced import put
+from pipecut.solvers.reasons.priced_plans import put
 
 ChangeOf = str
 """``stages``, ``cut``, ``devices``, ``mode``, ``forms`` or ``warm_up``."""

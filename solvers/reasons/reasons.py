@@ -21,8 +21,8 @@ from pipecut.solvers.reasons.cuts import CutReason, cut_reasons
 from pipecut.solvers.reasons.devices import QUESTIONS as OF_A_STAGE
 from pipecut.solvers.reasons.devices import QUESTIONS_IDLE as OF_A_SERVER
 from pipecut.solvers.reasons.devices import IdleReason, StageReason, idle_reason, stage_reasons
-from pipecut.solvers.reasons.neighbours import Neighbour, Neighbours
-from pipecut.solvers.reasons.priced import PricedPlan, Pricing, idle_devices
+from pipecut.solvers.reasons.plan_neighbours import Neighbour, Neighbours
+from pipecut.solvers.reasons.priced_plans import PricedPlan, Pricing, idle_devices
 from pipecut.solvers.reasons.terms import PlanTerm, plan_terms
 
 

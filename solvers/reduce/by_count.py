@@ -1,11 +1,11 @@
 """The least time of a step on clusters with too many places: stages by how many devices they have, at a price.
 
 Plans whose slowest stage takes more than ``lo`` and at most ``hi`` are bounded by the programme of
-``solvers.reduce.priced`` at the price of a device that makes the bound largest: it is concave in the price, so two
-answers, one with more devices than there are and one with fewer, tell where to ask next. Intervals are halved, the
-one that promises least first; in short ones suffixes are told apart by their devices, and all ways through a step
-are looked at (``solvers.reduce.by_devices``). Answers whose stages stand on the line, one behind the other, are
-plans. The *slowest stage* is the one whose least time is the longest when nothing is open any more.
+``solvers.reduce.device_prices`` at the price of a device that makes the bound largest: it is concave in the price,
+so two answers, one with more devices than there are and one with fewer, tell where to ask next. Intervals are
+halved, the one that promises least first; in short ones suffixes are told apart by their devices, and all ways
+through a step are looked at (``solvers.reduce.by_devices``). Answers whose stages stand on the line, one behind
+the other, are plans. The *slowest stage* is the one whose least time is the longest when nothing is open any more.
 
 By the formula stages and boundaries count once, and the slowest of them beside it. As executed, with ``tail`` the
 stages behind the slowest one and what is between, which it has s of, and ``pre`` those before it, a step of M
@@ -31,10 +31,10 @@ from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.by_devices import MOST, DeviceSums
 from pipecut.solvers.reduce.counted import CountedStages, ExecutedStages
+from pipecut.solvers.reduce.device_prices import Option, PricedAnswer, PricedQuestion, PricedSums
 from pipecut.solvers.reduce.executed.steps import ByStep
-from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion, PricedSums
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
 from pipecut.solvers.search.grids import one_f_one_b
 
 # Intervals are halved until they are no longer than such a part of where they begin.

@@ -1,10 +1,10 @@
 """The least sum of stages on no more devices than there are: suffixes by exactly how many devices they have.
 
-At a price of a device (``solvers.reduce.priced``) answers of more and of fewer devices than there are may promise
-more than any plan keeps. Here suffixes are told apart by their devices: of those that begin with a stage of one
-size at one atom, one that takes no less than another and has no fewer devices is left out. At a price what may
-stand before a suffix takes at least so much, less that price for every device that the suffix leaves: what comes
-to more than the budget is not gone on with, and few are left.
+At a price of a device (``solvers.reduce.device_prices``) answers of more and of fewer devices than there are may
+promise more than any plan keeps. Here suffixes are told apart by their devices: of those that begin with a stage
+of one size at one atom, one that takes no less than another and has no fewer devices is left out. At a price what
+may stand before a suffix takes at least so much, less that price for every device that the suffix leaves: what
+comes to more than the budget is not gone on with, and few are left.
 
 A step takes no less than any of its ways, and one goes through each stage (``solvers.reduce.by_count``), not the
 slowest alone. Until the slowest one is met, suffixes carry the longest way so far beside what is counted: whatever
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from pipecut.formulation.limits import Deadline, TooLargeError
 from pipecut.formulation.problem.instance import FORBIDDEN
-from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedSums
+from pipecut.solvers.reduce.device_prices import Option, PricedAnswer, PricedSums
+from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.sums import Numbers
 
 MOST_BITS = 10
 """What is before suffixes is looked at with devices for so few bits less as well."""

@@ -1,7 +1,7 @@
 """What every stage takes at least: cells by kind of group, number of micro-batches in flight, and run of atoms.
 
 Stages that are made of the same programs, behind equal boundaries, are one *node* of a tree. Their least
-weighted sums grow atom by atom (``solvers.reduce.growth``, ``solvers.reduce.sums``). For stages with so many
+weighted sums grow atom by atom (``solvers.reduce.growth``, ``solvers.reduce.form_sums``). For stages with so many
 micro-batches in flight these give two limits: how much a device holds at least, which tells what never fits; and
 by duality how long a stage takes at least that fits. Both are lower bounds; where memory is short labels of
 several layouts may mix, and they are not exact.
@@ -22,9 +22,7 @@ from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import FORBIDDEN, longest_ns, most_bytes
 from pipecut.solvers.atoms.blocks import Lending
 from pipecut.solvers.atoms.programs import programs
-from pipecut.solvers.reduce.growth import FAST, LEAN, STASH, AtomGrowth, Nodes, Only, RecomputeCase
-from pipecut.solvers.reduce.kinds import Priced
-from pipecut.solvers.reduce.sums import (
+from pipecut.solvers.reduce.form_sums import (
     NO_SUM,
     TIME_BITS,
     ByteWeights,
@@ -34,6 +32,8 @@ from pipecut.solvers.reduce.sums import (
     product,
     scale_of,
 )
+from pipecut.solvers.reduce.growth import FAST, LEAN, STASH, AtomGrowth, Nodes, Only, RecomputeCase
+from pipecut.solvers.reduce.kinds import Priced
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.step_time.bounds.pass_tables import PassTables, pass_tables
 

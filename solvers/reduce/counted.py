@@ -18,10 +18,10 @@ import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan, Stage
-from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.programme import Cell, Least, pace_ns
-from pipecut.solvers.reduce.stages import ReducedStages
-from pipecut.solvers.reduce.sums import Numbers
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
+from pipecut.solvers.reduce.seats import SeatLine
 
 FEW = 3
 """Numbers of micro-batches in flight are told apart by so many leading bits."""

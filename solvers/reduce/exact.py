@@ -23,9 +23,9 @@ from pipecut.solvers.atoms.fronts import FrontRule, Fronts
 from pipecut.solvers.atoms.labels import AGAIN, HELD, START, TIME, WORKING, best_labels, joined
 from pipecut.solvers.atoms.labels import Labels as Rows
 from pipecut.solvers.atoms.programs import OUTSIDE, Key
-from pipecut.solvers.reduce.labels import Amounts, StageLabel, StageLabels
+from pipecut.solvers.reduce.cell_labels import Amounts, StageLabel, StageLabels
+from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.sums import Numbers
 
 _State = tuple[Key, Key]
 """The layouts of what is live, and the statuses of tensors (``solvers.atoms.blocks``)."""

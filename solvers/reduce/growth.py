@@ -19,7 +19,7 @@ from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.solvers.atoms.blocks import SETTLED, Lending
 from pipecut.solvers.atoms.programs import OUTSIDE, Key, Programs
-from pipecut.solvers.reduce.sums import (
+from pipecut.solvers.reduce.form_sums import (
     MOST_BYTES,
     NO_SUM,
     Factor,

@@ -18,7 +18,7 @@ from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.executed.steps import ByStep
-from pipecut.solvers.reduce.solver import NAME, Search, gone_on, search_of
+from pipecut.solvers.reduce.reduced_dp import NAME, Search, gone_on, search_of
 
 SearchOf = Callable[[Instance, int, Deadline], Search]
 """Begins the search of an instance for plans below a value: bounds of all its plans, and plans of it."""

@@ -16,8 +16,8 @@ import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.units import ceil_div
-from pipecut.solvers.reduce.line import SeatLine
-from pipecut.solvers.reduce.sums import Numbers
+from pipecut.solvers.reduce.form_sums import Numbers
+from pipecut.solvers.reduce.seats import SeatLine
 
 PRICED, PARTS = 64, (4, 8, 16, 32)
 """The price of a device of the best class, and by which parts prices of others are changed in turn."""

@@ -2,9 +2,9 @@
 
 Limits begin a little above the bound, where little is possible: plans are bounded in boxes
 (``solvers.step_time.bounds.boxes``), and suffixes of what is left in small boxes are searched
-(``solvers.step_time.search``). Either there is no plan within the limit, which raises the bound, or there is a
-better one than was known, and it goes on with what is better still. Plans are made on the way of those that bounds
-are about.
+(``solvers.step_time.suffix_search``). Either there is no plan within the limit, which raises the bound, or there
+is a better one than was known, and it goes on with what is better still. Plans are made on the way of those that
+bounds are about.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pipecut.solvers.step_time.bounds.boxes import Boxes
 from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.game import Game, Weights, play
 from pipecut.solvers.step_time.bounds.mixtures import TURNS, mixtures_of, roots_of, slots_of
+from pipecut.solvers.step_time.bounds.pass_sums import LeastPlan, Sums
 from pipecut.solvers.step_time.bounds.pass_tables import StageParts
 from pipecut.solvers.step_time.bounds.paths import PassPath
 from pipecut.solvers.step_time.bounds.rays import rays_of
 from pipecut.solvers.step_time.bounds.rest import Rest, rest_of
 from pipecut.solvers.step_time.bounds.spans import Bits, Spans
-from pipecut.solvers.step_time.bounds.sums import LeastPlan, Sums
 from pipecut.solvers.step_time.bounds.ways import Ways
-from pipecut.solvers.step_time.fronts import StageFronts
+from pipecut.solvers.step_time.pass_fronts import StageFronts
 from pipecut.solvers.step_time.responses import PassByPass, responses
-from pipecut.solvers.step_time.search import Growth, Rounding, plan_of
+from pipecut.solvers.step_time.suffix_search import Growth, Rounding, plan_of
 
 MOST_BLOCKS = 160
 """Places are put together to about so many blocks where plans are bounded in boxes."""

@@ -17,7 +17,7 @@ from pipecut.formulation.costs.tables import Tables
 from pipecut.formulation.problem.constraints import Goal, Placement
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.modes import in_common
-from pipecut.solvers.dynamic.states.solver import unseen_by_states
+from pipecut.solvers.dynamic.states.state_dp import unseen_by_states
 from pipecut.solvers.dynamic.states.states import Numbers, StateSpace
 from pipecut.solvers.dynamic.tables.demanded import is_seen
 

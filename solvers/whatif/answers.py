@@ -16,7 +16,7 @@ from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.goals import there_is
-from pipecut.solvers.reduce.grids import times_in_a_step
+from pipecut.solvers.reduce.best_grid import times_in_a_step
 from pipecut.solvers.whatif.variants import ChangedInstance, base_variant
 
 

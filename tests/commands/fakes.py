@@ -25,7 +25,7 @@ from pipecut.formulation.problem.layers import Layer, Split, layer_graph
 from pipecut.ingest.graphs.graph_file import write_graph
 from pipecut.solvers import catalogue
 from pipecut.solvers.catalogue import SolverEntry
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from tests.one_stage import one_stage
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers import catalogue
 from pipecut.solvers.crosscheck import contradiction
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from tests.command_line import Command
 from tests.commands.fakes import instead_of
 from tests.commands.test_evaluate_command import LAYERS, evaluated, write_plan

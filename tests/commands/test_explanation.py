@@ -27,7 +27,7 @@ from pipecut.ingest.graphs.graph_file import write_graph
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers.explain import Opening, opened
 from pipecut.solvers.explain import chosen as every_choice
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from tests.command_line import Command
 from tests.commands.fakes import saying_nothing_of
 from tests.examples import chain, instance_of, matrix, mesh

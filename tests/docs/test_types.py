@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipecut.solvers.cpsat.on_types.model import FAMILIES
-from pipecut.solvers.cpsat.on_types.words import VARIABLES
+from pipecut.solvers.cpsat.on_types.type_model import FAMILIES
+from pipecut.solvers.cpsat.on_types.type_words import VARIABLES
 from tests.command_line import Command
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "types.md").read_text(encoding="utf-8")

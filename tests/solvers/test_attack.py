@@ -22,8 +22,8 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.attack import Claim, attacked
 from pipecut.solvers.choices.trainings import Decision, Ruled
 from pipecut.solvers.crosscheck import NOT_CHECKED
-from pipecut.solvers.reduce.solver import solve, stages_of
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.reduced_dp import solve, stages_of
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances
 from tests.laws import so_many

@@ -28,7 +28,7 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.certifying import certify
-from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat import cpsat as layered
 from pipecut.solvers.crosscheck import ROUTES, Claim, Verdict, claims_of, double_check
 from pipecut.solvers.ingredients import METHODS, Ingredient, ground_of, shared
 from tests.enumerator import every_plan, truth
@@ -385,10 +385,10 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "patched"),
     [
-        ("cpsat", "pipecut.solvers.cpsat.solver.first_plan"),
-        ("cpsat_types", "pipecut.solvers.cpsat.on_types.search.proposed"),
-        ("state_dp", "pipecut.solvers.dynamic.states.solver.first_plan"),
-        ("step_dp", "pipecut.solvers.step_time.solver.first_plan"),
+        ("cpsat", "pipecut.solvers.cpsat.cpsat.first_plan"),
+        ("cpsat_types", "pipecut.solvers.cpsat.on_types.cpsat_types.proposed"),
+        ("state_dp", "pipecut.solvers.dynamic.states.state_dp.first_plan"),
+        ("step_dp", "pipecut.solvers.step_time.step_dp.first_plan"),
     ],
 )
 def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,11 +23,11 @@ from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.cpsat.model import floors, furthest
-from pipecut.solvers.dynamic.states import solver
-from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.dynamic.states import state_dp as solver
+from pipecut.solvers.dynamic.states import state_dp as states
 from pipecut.solvers.dynamic.tables.stage_table import StageLimits
 from pipecut.solvers.reference.algorithm_1 import StageTimes
-from pipecut.solvers.reference.line import atom_tables
+from pipecut.solvers.reference.line_dp import atom_tables
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs, on_grids, whole_passes
 from tests.laws import so_many

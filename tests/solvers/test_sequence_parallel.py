@@ -14,8 +14,8 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Axis
 from pipecut.formulation.problem.options import Synchronisation
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.cpsat import cpsat as layered
+from pipecut.solvers.dynamic.states import state_dp as states
 from tests.examples import BYTE_LINK, PLAIN, UNIT, chain, instance_of, join, matrix, mesh
 
 ONE = Limits(workers=1)

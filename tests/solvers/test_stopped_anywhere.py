@@ -92,8 +92,8 @@ def test_every_solver_looks_at_the_deadline(name: str) -> None:
 
 
 PROPOSING = (
-    "pipecut.solvers.step_time.solver.first_plan",
-    "pipecut.solvers.chunks.solver.first_plan",
+    "pipecut.solvers.step_time.step_dp.first_plan",
+    "pipecut.solvers.chunks.cpsat_chunks.first_plan",
 )
 
 

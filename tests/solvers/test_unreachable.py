@@ -14,7 +14,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.catalogue import all_solvers
 from pipecut.solvers.goals import solve_in_order
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many

@@ -29,7 +29,7 @@ from pipecut.ingest.plans.schedule_file import ScheduleFileError, read_schedule
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.ingest.torch.cache import load_trace, store_trace
 from pipecut.solvers.certifying import certify
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 
 Read = Callable[[Path], object]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecut.formulation.certificates.executed.passes import RoomOfStages
+from pipecut.formulation.certificates.executed.best_passes import RoomOfStages
 from pipecut.formulation.certificates.executed.paths import WeighedPaths
 from pipecut.formulation.certificates.executed.sums import NEVER_NS, Sums
 from pipecut.formulation.certificates.executed.ways import NodeMoves

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecut.formulation.certificates.executed.passes import BestStages, PassFronts, Within
+from pipecut.formulation.certificates.executed.best_passes import BestStages, PassFronts, Within
 from pipecut.formulation.certificates.executed.ways import NodeMoves
 from pipecut.formulation.limits import NEVER, Deadline
 from pipecut.formulation.problem.instance import Instance

@@ -1,10 +1,10 @@
 """Whether a step may take at most T as executed: suffixes of plans, by how they answer what comes to them.
 
 Suffixes grow from the last stage to the front. One goes where another on the same devices begins at the same place
-and answers nothing later (``formulation.certificates.executed.suffixes``): it can take its place in every plan.
-And one goes where no plan of any number of stages goes on with it within T: by weighed paths, whose sums over the
-suffix are known, and over the stages before it no less than ``formulation.certificates.executed.ahead`` says.
-Paths and weights come with the certificate; they decide how many suffixes are left, and nothing else.
+and answers nothing later (``formulation.certificates.executed.weighed_suffixes``): it can take its place in every
+plan. And one goes where no plan of any number of stages goes on with it within T: by weighed paths, whose sums
+over the suffix are known, and over the stages before it no less than ``formulation.certificates.executed.ahead``
+says. Paths and weights come with the certificate; they decide how many suffixes are left, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pipecut.formulation.certificates.executed.bounds import PathBounds
-from pipecut.formulation.certificates.executed.passes import BestStages, PassFronts, RoomOfStages, Within
+from pipecut.formulation.certificates.executed.best_passes import BestStages, PassFronts, RoomOfStages, Within
 from pipecut.formulation.certificates.executed.paths import WeighedPaths, warm_ups
-from pipecut.formulation.certificates.executed.suffixes import AnsweredSuffixes, Index, answers_of
 from pipecut.formulation.certificates.executed.sums import Sums
 from pipecut.formulation.certificates.executed.ways import Move, Rows
+from pipecut.formulation.certificates.executed.weighed_bounds import PathBounds
+from pipecut.formulation.certificates.executed.weighed_suffixes import AnsweredSuffixes, Index, answers_of
 from pipecut.formulation.limits import NEVER, Deadline, TooLargeError
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.schedules.keeps import Keeps

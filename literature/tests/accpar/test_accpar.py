@@ -16,7 +16,7 @@ from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.options import AllReduce, CostModel
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link, ceil_fraction
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut_literature.accpar import planner as accpar
 from pipecut_literature.accpar.code import ACCPAR, optimise
 from pipecut_literature.accpar.published import ALEXNET

@@ -14,7 +14,7 @@ from pipecut.formulation.problem.options import Boundary, CostModel
 from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut_literature.common.downsets import TooManyDownsetsError
 from pipecut_literature.pipedream import planner as pipedream
 from pipecut_literature.pipedream.code import MachineLevel, PipeDreamStage

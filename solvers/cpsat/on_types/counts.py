@@ -18,10 +18,10 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from pipecut.formulation.limits import in_time
-from pipecut.solvers.cpsat.on_types.model import LARGEST, Sum, TypeQuestion, ladder
+from pipecut.solvers.cpsat.on_types.type_model import LARGEST, Sum, TypeQuestion, ladder
 from pipecut.solvers.cpsat.on_types.types import FIRST, LAST
+from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.sums import Numbers
 
 
 @dataclass(frozen=True, slots=True)

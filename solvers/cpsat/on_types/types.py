@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from pipecut.formulation.limits import TooLargeError
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
-from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.stages import ReducedStages
-from pipecut.solvers.reduce.sums import Numbers
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
+from pipecut.solvers.reduce.seats import SeatLine
 
 MOST_TYPES = 60_000
 """So many types of all stages of a plan are posted at most."""

@@ -24,7 +24,7 @@ from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.chains import Chains, Chosen, ExactRow
 from pipecut.solvers.reference.algorithm_1 import StageTimes, best_forms
-from pipecut.solvers.reference.line import AtomTables
+from pipecut.solvers.reference.line_dp import AtomTables
 from pipecut.solvers.search.stoppable import distinct
 
 

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.solvers.reduce.executed.slowest import SlowestFirst
+from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.programme import Cell, behind_stages
-from pipecut.solvers.reduce.sums import Numbers
 
 MOST = 60_000
 """So many beginnings of plans with as many stages behind them are looked at at most."""

@@ -29,11 +29,11 @@ from pipecut.formulation.problem.groups import Group, Mode
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.formulation.problem.units import ceil_div
+from pipecut.solvers.reduce.cell_labels import StageLabel
 from pipecut.solvers.reduce.cells import PricedPasses
-from pipecut.solvers.reduce.labels import StageLabel
+from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.programme import Cell, time_of
-from pipecut.solvers.reduce.stages import ReducedStages
-from pipecut.solvers.reduce.sums import Numbers
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
 from pipecut.solvers.step_time.bounds.game import equilibrium
 from pipecut.solvers.step_time.bounds.paths import (
     ACTIVATION,

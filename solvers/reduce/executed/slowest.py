@@ -25,9 +25,9 @@ import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.units import ceil_div
+from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.programme import LineSums, behind_stages, grown
-from pipecut.solvers.reduce.stages import ReducedStages
-from pipecut.solvers.reduce.sums import Numbers
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from pipecut.solvers.reduce.executed.compositions import Compositions
 from pipecut.solvers.reduce.executed.leaves import Leaves
 from pipecut.solvers.reduce.executed.slowest import SlowestFirst
 from pipecut.solvers.reduce.programme import Cell, time_of
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
 
 # Compositions are looked at in intervals that are no longer than such a part of where they begin.
 NARROW = 24

@@ -19,9 +19,9 @@ import numpy as np
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.game import Game, play
+from pipecut.solvers.step_time.bounds.pass_sums import LeastPlan, Sums
 from pipecut.solvers.step_time.bounds.paths import PassPath
 from pipecut.solvers.step_time.bounds.spans import Index, Spans
-from pipecut.solvers.step_time.bounds.sums import LeastPlan, Sums
 
 SMALL = 4
 """Boxes of so many pairs for a stage are no longer parted."""

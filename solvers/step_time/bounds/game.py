@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers.step_time.bounds.columns import Formula
+from pipecut.solvers.step_time.bounds.pass_sums import NEVER_NS, LeastPlan, Sums
 from pipecut.solvers.step_time.bounds.paths import BACKWARD, FORWARD, ROWS, PassPath, longest_path
 from pipecut.solvers.step_time.bounds.rays import most_worth
-from pipecut.solvers.step_time.bounds.sums import NEVER_NS, LeastPlan, Sums
 
 MOST_WEIGHT = 1 << 14
 """Weights are whole numbers that add up to about so many."""

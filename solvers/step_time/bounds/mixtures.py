@@ -2,8 +2,9 @@
 
 Every path through the passes of a pipeline is a lower bound of its step (``solvers.step_time.bounds.paths``), and
 so is a mean of paths with any weights, which is a sum of passes, each so often. The least of that sum over all
-plans is found stage by stage (``solvers.step_time.bounds.sums``) and is a bound of them all; what a plan begins or
-ends with can be added to the least of the rest. Where the weights come from: ``solvers.step_time.bounds.game``.
+plans is found stage by stage (``solvers.step_time.bounds.pass_sums``) and is a bound of them all; what a plan
+begins or ends with can be added to the least of the rest. Where the weights come from:
+``solvers.step_time.bounds.game``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from pipecut.formulation.limits import Deadline, in_time
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.game import Game, play
+from pipecut.solvers.step_time.bounds.pass_sums import NEVER_NS, Pairs, Sums, pairs_of
 from pipecut.solvers.step_time.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, SYNC
 from pipecut.solvers.step_time.bounds.rays import Proportion
 from pipecut.solvers.step_time.bounds.rest import Rest
-from pipecut.solvers.step_time.bounds.sums import NEVER_NS, Pairs, Sums, pairs_of
 
 TURNS = 12
 ROUNDS = 6

@@ -17,7 +17,7 @@ from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.options import BoundaryCharge
 from pipecut.solvers.dynamic.tables.demanded import admitted, stage_counts
 from pipecut.solvers.dynamic.tables.stage_table import StageLimits
-from pipecut.solvers.reference.line import atom_tables
+from pipecut.solvers.reference.line_dp import atom_tables
 from pipecut.solvers.step_time.bounds.columns import Period
 from pipecut.solvers.step_time.bounds.pass_tables import PassTables
 from pipecut.solvers.step_time.bounds.rays import PACE, Proportion, Rays, least_of, least_times

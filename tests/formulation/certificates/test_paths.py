@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipecut.formulation.certificates.executed.paths import PathError, PathPass, WeighedPaths, busy_paths
 from pipecut.formulation.certificates.executed.paths import warm_ups as of_stages
-from pipecut.formulation.certificates.executed.suffixes import answers_of
+from pipecut.formulation.certificates.executed.weighed_suffixes import answers_of
 from pipecut.formulation.executed import step_of_training_ns
 from pipecut.formulation.problem.training import Schedule, Training
 from tests.generators import warm_ups

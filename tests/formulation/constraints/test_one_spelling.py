@@ -16,7 +16,7 @@ from pipecut.formulation.problem.constraints import Constraints, kinds
 from pipecut.ingest.scenario.schema import ConstraintsSection
 from pipecut.solvers.cpsat.model import FAMILIES
 from pipecut.solvers.explain import limits_of
-from pipecut.solvers.reference.line import PLACES
+from pipecut.solvers.reference.line_dp import PLACES
 from pipecut.solvers.search.support import unseen
 from tests.examples import chain, instance_of, matrix, mesh
 

@@ -27,8 +27,8 @@ from pipecut.formulation.problem.modes import Mode
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.shares import equal_shares
 from pipecut.formulation.problem.units import Link, ceil_div
-from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.cpsat import cpsat as layered
+from pipecut.solvers.dynamic.states import state_dp as states
 from tests.examples import BYTE_LINK, GIGA, mesh
 from tests.formulation.costs.test_megatron_block import BLOCK, BSH, ONE, block
 from tests.generators import on_grids

@@ -27,8 +27,8 @@ from pipecut.formulation.problem.modes import modes
 from pipecut.formulation.problem.options import Synchronisation
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Training
-from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.cpsat import cpsat as layered
+from pipecut.solvers.dynamic.states import state_dp as states
 from tests.examples import BYTE_LINK, PLAIN, UNIT, instance_of, mesh
 
 BSH, HEADS = 720, 4

@@ -24,10 +24,10 @@ from pipecut.formulation.problem.layers import Axis
 from pipecut.formulation.problem.modes import ONE_COPY, Mode, modes
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.ingest.plans.plan_file import plan_of, plan_to_dict
-from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.dynamic.states import solver as states
-from pipecut.solvers.reference import line as line_dp
-from pipecut.solvers.step_time import solver as suffixes
+from pipecut.solvers.cpsat import cpsat as layered
+from pipecut.solvers.dynamic.states import state_dp as states
+from pipecut.solvers.reference import line_dp
+from pipecut.solvers.step_time import step_dp as suffixes
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import sharded_kinds
 from tests.laws import so_many

@@ -27,7 +27,7 @@ from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.atoms.chains import Chains
 from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, Labels, best_labels
 from pipecut.solvers.atoms.programs import programs
-from pipecut.solvers.dynamic.states import solver
+from pipecut.solvers.dynamic.states import state_dp as solver
 from tests.examples import PLAIN, chain, follow, instance_of, matrix, mesh
 from tests.laws import so_many
 from tests.problems import problems

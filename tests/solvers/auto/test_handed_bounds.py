@@ -18,7 +18,7 @@ from pipecut.solvers import catalogue, exhaustive
 from pipecut.solvers.auto import by_formula
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import find_any
-from pipecut.solvers.cpsat import solver as declarative
+from pipecut.solvers.cpsat import cpsat as declarative
 from pipecut.solvers.crosscheck import NO_SECOND, SAME_OPTIMUM, claims_of, cross_check, double_check
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import PROPOSES, Ingredient, independent_of, methods_of, shared_with

@@ -21,7 +21,7 @@ from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive
 from pipecut.solvers.choices.any_order import AnyOrder, any_order, has_other_orders, in_order
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many
 

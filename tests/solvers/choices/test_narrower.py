@@ -19,16 +19,16 @@ from pipecut.formulation.problem.training import Training
 from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.choices.any_order import has_other_orders
-from pipecut.solvers.choices.neighbours import narrower, narrower_plan
+from pipecut.solvers.choices.other_questions import narrower, narrower_plan
 from pipecut.solvers.choices.trainings import decided
-from pipecut.solvers.reduce.solver import accepts
+from pipecut.solvers.reduce.reduced_dp import accepts
 from tests.examples import PLAIN, instance_of, matrix, mesh
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import has_groups
 from tests.solvers.priced import few_plans
 from tests.solvers.reduce.test_reduced import QUIET, as_seen, repeated
 
-SEEN = mock.patch("pipecut.solvers.choices.neighbours.is_reduced", lambda one: accepts(one).takes)
+SEEN = mock.patch("pipecut.solvers.choices.other_questions.is_reduced", lambda one: accepts(one).takes)
 """However small an instance is, the reduction is asked about it."""
 
 

@@ -24,7 +24,7 @@ from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.trainings import best_training, decide, decided
 from pipecut.solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT
 from pipecut.solvers.goals import solve_in_order
-from pipecut.solvers.reduce.grids import best_grid
+from pipecut.solvers.reduce.best_grid import best_grid
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many

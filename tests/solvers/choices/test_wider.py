@@ -25,10 +25,10 @@ from pipecut.formulation.problem.options import BoundaryCharge, StageTime, Synch
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers import exhaustive
-from pipecut.solvers.choices.neighbours import LeastStep, Widened, head_is_best, searched, widened, wider
+from pipecut.solvers.choices.other_questions import LeastStep, Widened, head_is_best, searched, widened, wider
 from pipecut.solvers.choices.trainings import decided
-from pipecut.solvers.reduce.grids import GridFound
-from pipecut.solvers.reduce.solver import accepts, gone_on
+from pipecut.solvers.reduce.best_grid import GridFound
+from pipecut.solvers.reduce.reduced_dp import accepts, gone_on
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import CLASSES, cluster_graphs, links
 from tests.laws import so_many
@@ -39,7 +39,8 @@ from tests.solvers.reduce.test_reduced import QUIET, as_seen, repeated
 from tests.solvers.step_time.test_formula import paced
 
 SEEN = mock.patch(
-    "pipecut.solvers.choices.neighbours.is_reduced", lambda one: one.training.chunks == 1 and accepts(one).takes
+    "pipecut.solvers.choices.other_questions.is_reduced",
+    lambda one: one.training.chunks == 1 and accepts(one).takes,
 )
 """However small an instance is, the reduction is asked about it."""
 

@@ -19,9 +19,9 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.chunks.bulk import BROKEN, ManyPlans, first_plan, improved
 from pipecut.solvers.chunks.case import Case, Dealt, case_of, layouts, plan_of
+from pipecut.solvers.chunks.cpsat_chunks import Beam, solve
+from pipecut.solvers.chunks.path_sums import sums_of
 from pipecut.solvers.chunks.runs import KnownRuns
-from pipecut.solvers.chunks.solver import Beam, solve
-from pipecut.solvers.chunks.sums import sums_of
 from pipecut.solvers.chunks.weighing import weighed
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.laws import so_many

@@ -23,13 +23,13 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import SOLVERS, find_any
 from pipecut.solvers.choices.trainings import decide
+from pipecut.solvers.chunks.accepts_chunks import accepts
 from pipecut.solvers.chunks.bulk import ManyPlans, improved
 from pipecut.solvers.chunks.case import Dealt, case_of, layouts
+from pipecut.solvers.chunks.chunk_model import Question
 from pipecut.solvers.chunks.counting import counts_of
-from pipecut.solvers.chunks.model import Question
+from pipecut.solvers.chunks.cpsat_chunks import solve
 from pipecut.solvers.chunks.runs import KnownRuns, Runs
-from pipecut.solvers.chunks.solver import solve
-from pipecut.solvers.chunks.support import accepts
 from pipecut.solvers.cpsat.engine import make_solver
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh

@@ -20,7 +20,7 @@ from pipecut.formulation.problem.options import CostModel
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
-from pipecut.solvers.chunks.solver import solve
+from pipecut.solvers.chunks.cpsat_chunks import solve
 
 SHAPE = Shape(80, 8192, 1024, 28672, 64, 128256, sequence=4096)
 BY_COLUMNS = ("q_proj", "k_proj", "v_proj", "scaled_dot_product_attention", "gate_proj", "up_proj", "mul")

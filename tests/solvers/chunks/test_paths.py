@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipecut.formulation.executed import PipelinePasses, chunks_step_ns
 from pipecut.formulation.problem.training import Schedule, Training
-from pipecut.solvers.chunks.paths import ChunkPath, critical_path, paths
+from pipecut.solvers.chunks.pass_chains import ChunkPath, critical_path, paths
 
 SIZES = st.sampled_from([(2, 2), (2, 3), (3, 2), (4, 2), (3, 3)])
 MOST = st.sampled_from([0, 1, 9, 1_000])

@@ -15,7 +15,7 @@ from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
-from pipecut.solvers.chunks import solver
+from pipecut.solvers.chunks import cpsat_chunks as solver
 from tests.enumerator import truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.laws import so_many

@@ -23,7 +23,7 @@ from pipecut.ingest.graphs.runtimes import RUNTIMES
 from pipecut.ingest.plans.plan_file import plan_of, plan_to_dict
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.catalogue import SOLVERS
-from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat import cpsat as layered
 from tests.enumerator import truth
 from tests.examples import GIGA, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import (

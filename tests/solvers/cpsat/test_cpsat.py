@@ -13,9 +13,9 @@ from pipecut.formulation.outcome import Limits, Progress, Proof, checked
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import Combine, CostModel, Samples, StageTime
 from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat.cpsat import solve
 from pipecut.solvers.cpsat.model import floors, lower_bound_ns
-from pipecut.solvers.cpsat.solver import solve
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut.solvers.search import first_plan as start
 from tests.examples import chain, instance_of, matrix, mesh, times_a, vgg16
 from tests.generators import instances, layer_graphs

@@ -24,7 +24,7 @@ from pipecut.formulation.problem.options import Samples
 from pipecut.formulation.problem.plan import Span, Stage
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat import cpsat as layered
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import OF_SINGLE_STAGES, instances, layer_graphs, on_grids
 from tests.laws import so_many

@@ -21,7 +21,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.units import Link
-from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat import cpsat as layered
 from pipecut.solvers.cpsat.constraints.symmetry import alike_servers
 from tests.examples import chain, instance_of, joined, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs

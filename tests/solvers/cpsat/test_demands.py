@@ -19,9 +19,9 @@ from pipecut.formulation.outcome import Limits, Proof, checked
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat import cpsat as layered
 from pipecut.solvers.cpsat.constraints.symmetry import alike_servers
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many

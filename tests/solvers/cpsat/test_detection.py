@@ -12,7 +12,7 @@ from pipecut.formulation.problem.options import CostModel
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.cpsat import solver
+from pipecut.solvers.cpsat import cpsat as solver
 
 MATRIX, FOLLOW = Split.MATRIX, Split.FOLLOW
 LAYERS = [

@@ -13,8 +13,8 @@ from pipecut.formulation.problem.constraints import Constraints, Placement
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.auto.solve import plan
-from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.step_time import solver as suffixes
+from pipecut.solvers.cpsat import cpsat as layered
+from pipecut.solvers.step_time import step_dp as suffixes
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
 from tests.laws import so_many

@@ -18,7 +18,7 @@ from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat import cpsat as layered
 from pipecut.solvers.cpsat.accepts import accepts
 from pipecut.solvers.cpsat.engine import make_solver
 from pipecut.solvers.cpsat.model import FAMILIES, build_model, redundant_families

@@ -26,7 +26,7 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.cpsat.model import FAMILIES, build_model, redundant_families
 from pipecut.solvers.cpsat.variables import Family, Posted, Variables
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances
 from tests.laws import so_many

@@ -28,10 +28,10 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.certifying import certify
-from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.cpsat import cpsat as layered
+from pipecut.solvers.dynamic.states import state_dp as states
 from pipecut.solvers.goals import solve_in_order
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import (
     cluster_graphs,

@@ -22,12 +22,12 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import exhaustive
 from pipecut.solvers.cpsat.engine import make_solver
-from pipecut.solvers.cpsat.on_types import search
+from pipecut.solvers.cpsat.on_types import cpsat_types as search
+from pipecut.solvers.cpsat.on_types.accepts_types import FORMULAS, accepts
 from pipecut.solvers.cpsat.on_types.counts import CountModel
-from pipecut.solvers.cpsat.on_types.model import FAMILIES, TypeModel, TypeQuestion, along
-from pipecut.solvers.cpsat.on_types.search import critical_path, solve, space_of
-from pipecut.solvers.cpsat.on_types.support import FORMULAS, accepts
-from pipecut.solvers.cpsat.on_types.words import model_words
+from pipecut.solvers.cpsat.on_types.cpsat_types import critical_path, solve, space_of
+from pipecut.solvers.cpsat.on_types.type_model import FAMILIES, TypeModel, TypeQuestion, along
+from pipecut.solvers.cpsat.on_types.type_words import model_words
 from pipecut.solvers.exhaustive import plans
 from pipecut.solvers.reduce.programme import Cell
 from tests.generators import cluster_graphs

@@ -16,12 +16,12 @@ from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat import cpsat as layered
 from pipecut.solvers.cpsat.constraints.symmetry import alike_servers
-from pipecut.solvers.dynamic.states import solver as state_dp
+from pipecut.solvers.dynamic.states import state_dp
 from pipecut.solvers.explain import explain
 from pipecut.solvers.goals import solve_in_order
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from tests.command_line import Command
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs

@@ -29,10 +29,10 @@ from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.certifying import certify, labels_below, search_of
-from pipecut.solvers.dynamic.states import solver
+from pipecut.solvers.dynamic.states import state_dp as solver
 from pipecut.solvers.dynamic.states.reach import reach_at
 from pipecut.solvers.dynamic.states.states import StateSpace
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, vgg16
 from tests.generators import instances, layer_graphs

@@ -23,13 +23,13 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import crosscheck as exact
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat import cpsat as layered
 from pipecut.solvers.cpsat.model import FAMILIES, redundant_families
-from pipecut.solvers.cpsat.on_types import search as on_types
+from pipecut.solvers.cpsat.on_types import cpsat_types as on_types
 from pipecut.solvers.cpsat.variables import Family, Posted, Variables
 from pipecut.solvers.crosscheck import ROUTES, Route, Verdict, double_check
 from pipecut.solvers.goals import solve_in_order
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut.solvers.search.stoppable import in_background
 from tests import generators
 from tests.laws import so_many
@@ -134,7 +134,7 @@ def strict(patch: pytest.MonkeyPatch) -> tuple[Instance, Outcome]:
     def with_strict(tables: Tables) -> tuple[Family, ...]:
         return (*redundant_families(tables), Family(199, "strict", no_cuts))
 
-    patch.setattr("pipecut.solvers.cpsat.solver.redundant_families", with_strict)
+    patch.setattr("pipecut.solvers.cpsat.cpsat.redundant_families", with_strict)
     return PLAIN, layered.solve(PLAIN, LIMITS)
 
 

@@ -19,7 +19,7 @@ from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.problem.units import Link
 from pipecut.formulation.suffixes import alike_servers
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.dynamic.states import solver
+from pipecut.solvers.dynamic.states import state_dp as solver
 from pipecut.solvers.dynamic.states.states import state_space
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import CLASSES, instances, layer_graphs, links, recomputation, whole_passes

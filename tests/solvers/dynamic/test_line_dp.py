@@ -28,7 +28,7 @@ from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from tests.examples import (
     BYTE_LINK,
     GIGA,

@@ -32,8 +32,8 @@ from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.problem.units import Link
 from pipecut.formulation.suffixes import alike_servers
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.dynamic.states import solver
+from pipecut.solvers.cpsat import cpsat as layered
+from pipecut.solvers.dynamic.states import state_dp as solver
 from pipecut.solvers.dynamic.states.states import state_space
 from tests.examples import chain, instance_of, matrix, mesh, on_servers, vgg16
 from tests.generators import (

@@ -19,8 +19,8 @@ from pipecut.formulation.problem.options import AllReduce, Boundary
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.atoms.chains import Chains
-from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.cpsat import cpsat as layered
+from pipecut.solvers.dynamic.states import state_dp as states
 from tests.generators import instances, layer_graphs, priced, sharings, whole_passes
 from tests.laws import so_many
 from tests.solvers.cpsat.test_cpsat_memory import limited

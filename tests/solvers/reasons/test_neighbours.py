@@ -23,8 +23,8 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive
 from pipecut.solvers.reasons.cuts import moved_cut
 from pipecut.solvers.reasons.devices import device_candidates
-from pipecut.solvers.reasons.neighbours import Candidate, neighbours
-from pipecut.solvers.reasons.priced import PricedPlan, Pricing, laid
+from pipecut.solvers.reasons.plan_neighbours import Candidate, neighbours
+from pipecut.solvers.reasons.priced_plans import PricedPlan, Pricing, laid
 from pipecut.solvers.reasons.reasons import reasons
 from tests import generators
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh

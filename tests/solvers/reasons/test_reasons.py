@@ -20,8 +20,8 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.reasons import reasons as module
 from pipecut.solvers.reasons.cuts import matched, moved_cut
 from pipecut.solvers.reasons.differences import differences
-from pipecut.solvers.reasons.neighbours import neighbours
-from pipecut.solvers.reasons.priced import Pricing
+from pipecut.solvers.reasons.plan_neighbours import neighbours
+from pipecut.solvers.reasons.priced_plans import Pricing
 from pipecut.solvers.reasons.reasons import Reasons, chain_parts, reasons
 from pipecut.solvers.reasons.terms import plan_terms
 from tests import generators

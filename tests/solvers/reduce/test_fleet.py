@@ -34,13 +34,13 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.reduce.by_count import ByCount
 from pipecut.solvers.reduce.by_devices import DeviceSums
 from pipecut.solvers.reduce.counted import CountedStages, ExecutedStages
+from pipecut.solvers.reduce.device_prices import Option, PricedQuestion, PricedSums
 from pipecut.solvers.reduce.executed.leaves import counted_passes
 from pipecut.solvers.reduce.executed.steps import ByStep
-from pipecut.solvers.reduce.line import SeatLine
-from pipecut.solvers.reduce.priced import Option, PricedQuestion, PricedSums
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.solver import accepts, is_counted
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.reduced_dp import accepts, is_counted
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
+from pipecut.solvers.reduce.seats import SeatLine
 from pipecut.solvers.reduce.word import Word
 from tests.generators import CLASSES, typed_clusters
 from tests.laws import so_many

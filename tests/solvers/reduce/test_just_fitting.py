@@ -22,7 +22,7 @@ from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers.catalogue import SOLVERS
 from pipecut.solvers.crosscheck import solve_checked
 from pipecut.solvers.reduce.executed.leaves import counted_passes
-from pipecut.solvers.reduce.solver import accepts, stages_of
+from pipecut.solvers.reduce.reduced_dp import accepts, stages_of
 from tests.examples import on_servers
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import has_groups

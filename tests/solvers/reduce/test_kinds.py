@@ -14,9 +14,9 @@ from pipecut.formulation.problem.constraints import Sharded
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.exhaustive import count_plans, plans
 from pipecut.solvers.reduce.executed.leaves import counted_passes
-from pipecut.solvers.reduce.line import SeatLine
-from pipecut.solvers.reduce.solver import accepts
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.reduced_dp import accepts
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
+from pipecut.solvers.reduce.seats import SeatLine
 from pipecut.solvers.reduce.word import Word
 from tests.examples import on_servers
 from tests.laws import so_many
@@ -26,7 +26,9 @@ from tests.solvers.step_time.test_formula import paced
 
 MOST_PLANS = 300
 """Instances of no more plans are held against all of them."""
-ALL = mock.patch("pipecut.solvers.reduce.stages.stand_ins", lambda priced: list(range(len(priced[0].kinds))))
+ALL = mock.patch(
+    "pipecut.solvers.reduce.reduced_stages.stand_ins", lambda priced: list(range(len(priced[0].kinds)))
+)
 
 
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)

@@ -32,10 +32,10 @@ from pipecut.solvers.reduce.executed.compositions import Compositions
 from pipecut.solvers.reduce.executed.leaves import Leaves, counted_passes
 from pipecut.solvers.reduce.executed.slowest import SlowestFirst
 from pipecut.solvers.reduce.jointly import Jointly
-from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.solver import accepts, solve
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.reduced_dp import accepts, solve
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
+from pipecut.solvers.reduce.seats import SeatLine
 from pipecut.solvers.reduce.word import Word
 from tests.enumerator import every_plan
 from tests.examples import chain, follow, instance_of, matrix, mesh, on_servers

@@ -20,7 +20,7 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.reference import algorithm_2 as pipepar
 from pipecut.solvers.reference import algorithm_2_as_printed as pipepar_listed
-from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference import line_dp
 from pipecut.solvers.reference.flat_cluster import flat_view, slowest_link
 from tests.examples import BYTE_LINK, GIGA, PLAIN, TURING, UNIT, chain, instance_of, matrix, mesh, vgg16
 from tests.expected import expected_ns

@@ -30,7 +30,7 @@ from pipecut.formulation.searched import not_searched, searched
 from pipecut.solvers.auto.solve import plan as auto
 from pipecut.solvers.choices.standing import Standing
 from pipecut.solvers.choices.trainings import decide
-from pipecut.solvers.reduce.grids import DealtGrids, GridTold, best_grid, shortened
+from pipecut.solvers.reduce.best_grid import DealtGrids, GridTold, best_grid, shortened
 from pipecut.solvers.search.grids import LATE, GridPlan, Grids
 from pipecut.solvers.search.pieces import ShortModel
 from tests.generators import cluster_graphs, instances, layer_graphs

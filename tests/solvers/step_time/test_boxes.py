@@ -23,10 +23,10 @@ from pipecut.solvers.step_time import asking
 from pipecut.solvers.step_time.bounds import boxes
 from pipecut.solvers.step_time.bounds.boxes import Boxes
 from pipecut.solvers.step_time.bounds.game import Shares, equilibrium
+from pipecut.solvers.step_time.bounds.pass_sums import NEVER_NS, Pairs, Sums
 from pipecut.solvers.step_time.bounds.rays import ALONE, PACE, most_worth, parts_of, proportions
 from pipecut.solvers.step_time.bounds.spans import Index
-from pipecut.solvers.step_time.bounds.sums import NEVER_NS, Pairs, Sums
-from pipecut.solvers.step_time.solver import accepts, solve
+from pipecut.solvers.step_time.step_dp import accepts, solve
 from tests.laws import so_many
 from tests.solvers.priced import few_plans
 from tests.solvers.step_time.test_chosen_warm_ups import with_long_transfers

@@ -24,7 +24,7 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.search.first_plan import first_plan
 from pipecut.solvers.step_time.asking import Search
 from pipecut.solvers.step_time.bounds.paths import longest_path
-from pipecut.solvers.step_time.solver import accepts, solve, warmed
+from pipecut.solvers.step_time.step_dp import accepts, solve, warmed
 from tests.examples import matrix
 from tests.laws import so_many
 from tests.solvers.priced import few_plans

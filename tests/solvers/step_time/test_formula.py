@@ -25,19 +25,19 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.cpsat import solver as layered
-from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.cpsat import cpsat as layered
+from pipecut.solvers.dynamic.states import state_dp as states
 from pipecut.solvers.dynamic.states.states import state_space
-from pipecut.solvers.step_time import solver
+from pipecut.solvers.step_time import step_dp as solver
 from pipecut.solvers.step_time.bounds.columns import Formula
 from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.paths import longest_path
 from pipecut.solvers.step_time.bounds.rest import rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
-from pipecut.solvers.step_time.fronts import StageFronts
+from pipecut.solvers.step_time.pass_fronts import StageFronts
 from pipecut.solvers.step_time.responses import responses
-from pipecut.solvers.step_time.search import Growth
+from pipecut.solvers.step_time.suffix_search import Growth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances, layer_graphs
 from tests.laws import so_many

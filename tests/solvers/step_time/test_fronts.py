@@ -21,8 +21,8 @@ from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.spans import spans_of
-from pipecut.solvers.step_time.fronts import StageFronts
-from pipecut.solvers.step_time.solver import accepts
+from pipecut.solvers.step_time.pass_fronts import StageFronts
+from pipecut.solvers.step_time.step_dp import accepts
 from tests.laws import so_many
 from tests.solvers.step_time.test_halves import in_halves
 from tests.solvers.step_time.test_step_dp import judged_by_step

@@ -26,12 +26,12 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.dynamic.states.states import state_space
 from pipecut.solvers.step_time import fronts, growing
 from pipecut.solvers.step_time.bounds.mixtures import Mixture, mixtures_of
+from pipecut.solvers.step_time.bounds.pass_sums import least_passes
 from pipecut.solvers.step_time.bounds.pass_tables import StageParts, stage_parts
 from pipecut.solvers.step_time.bounds.rest import rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
-from pipecut.solvers.step_time.bounds.sums import least_passes
 from pipecut.solvers.step_time.bounds.ways import ways_of
-from pipecut.solvers.step_time.solver import accepts, solve
+from pipecut.solvers.step_time.step_dp import accepts, solve
 from tests.laws import so_many
 from tests.solvers.priced import few_plans
 from tests.solvers.step_time.test_boxes import asked_about

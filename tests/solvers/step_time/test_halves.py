@@ -34,7 +34,7 @@ from pipecut.solvers.step_time.bounds.rest import Rest, rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
 from pipecut.solvers.step_time.responses import responses
-from pipecut.solvers.step_time.solver import accepts, solve
+from pipecut.solvers.step_time.step_dp import accepts, solve
 from tests.examples import on_servers
 from tests.formulation.page.evaluator import evaluate_page
 from tests.laws import so_many

@@ -21,13 +21,13 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers import exhaustive
 from pipecut.solvers.dynamic.states.states import state_space
-from pipecut.solvers.step_time import solver
+from pipecut.solvers.step_time import step_dp as solver
 from pipecut.solvers.step_time.bounds.mixtures import Mixture, mixture
+from pipecut.solvers.step_time.bounds.pass_sums import Sums, least_passes, pairs_of
 from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.paths import longest_path
 from pipecut.solvers.step_time.bounds.rays import rays_of
 from pipecut.solvers.step_time.bounds.spans import Index, Spans, spans_of
-from pipecut.solvers.step_time.bounds.sums import Sums, least_passes, pairs_of
 from pipecut.solvers.step_time.bounds.ways import Ways, ways_of
 from pipecut.solvers.step_time.responses import responses
 from tests.laws import so_many

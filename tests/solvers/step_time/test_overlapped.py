@@ -30,7 +30,7 @@ from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.rest import rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
-from pipecut.solvers.step_time.solver import accepts, solve
+from pipecut.solvers.step_time.step_dp import accepts, solve
 from tests.examples import matrix
 from tests.generators import recomputation, sharded_kinds, warm_ups
 from tests.laws import so_many

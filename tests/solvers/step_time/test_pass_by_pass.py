@@ -18,7 +18,7 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.step_time import asking
 from pipecut.solvers.step_time import responses as answering
 from pipecut.solvers.step_time.responses import PassByPass
-from pipecut.solvers.step_time.solver import accepts, solve
+from pipecut.solvers.step_time.step_dp import accepts, solve
 from tests.generators import warm_ups
 from tests.laws import so_many
 from tests.solvers.priced import few_plans

@@ -38,7 +38,7 @@ from pipecut.solvers.step_time.bounds.rest import Rest, rest_of
 from pipecut.solvers.step_time.bounds.spans import Spans, spans_of
 from pipecut.solvers.step_time.bounds.ways import Ways, ways_of
 from pipecut.solvers.step_time.responses import responses
-from pipecut.solvers.step_time.solver import accepts, solve
+from pipecut.solvers.step_time.step_dp import accepts, solve
 from tests.examples import matrix
 from tests.generators import cluster_graphs, cost_models, layer_graphs, warm_ups
 from tests.laws import so_many

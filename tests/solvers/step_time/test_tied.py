@@ -34,7 +34,7 @@ from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.rest import rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
-from pipecut.solvers.step_time.solver import accepts, solve
+from pipecut.solvers.step_time.step_dp import accepts, solve
 from tests.examples import follow, matrix
 from tests.formulation.page.evaluator import evaluate_page
 from tests.generators import hosts, sharded_kinds, warm_ups

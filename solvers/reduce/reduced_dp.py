@@ -1,7 +1,7 @@
 """Deep models on a line of devices: reduced to the few atoms that they are made of, and solved in seconds.
 
 The model is read as a word (``solvers.reduce.word``), its stages become cells (``solvers.reduce.cells``), and two
-searches use them: for the step by the formula (``solvers.reduce.search``), which is proved, and for the step as
+searches use them: for the step by the formula (``solvers.reduce.intervals``), which is proved, and for the step as
 executed (``solvers.reduce.executed.steps``), which is proved but where mixtures of ways to run a stage leave a
 small gap.
 """
@@ -25,9 +25,9 @@ from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.uses import reads_neighbours
 from pipecut.solvers.reduce.by_count import ByCount
 from pipecut.solvers.reduce.executed.steps import ByStep
-from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage, sizes_of, ways_of
-from pipecut.solvers.reduce.search import ByFormula
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.intervals import ByFormula
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
+from pipecut.solvers.reduce.seats import SeatLine, has_a_first_stage, sizes_of, ways_of
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.search.stoppable import stoppable

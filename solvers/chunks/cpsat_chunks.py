@@ -2,11 +2,11 @@
 
 Every layout (``solvers.chunks.case``) is a case of its own; one that is never better than another is left out,
 and bounds of all plans of a case rule it out, or say that it comes early. For the time of a step paths of passes
-(``solvers.chunks.paths``) are weighed against all plans of a case (``solvers.chunks.weighing``). Plans that answer
-are made better by moves (``solvers.chunks.bulk``), and then fronts of plans are grown (:class:`Beam`),
-with more room each time; where nothing is left out, it is a proof. What is too large for it, has a choice of
-groups, or is about the bottleneck, is asked of CP-SAT (``solvers.chunks.model``): is there a plan of the case of
-at most a threshold? Questions move the lower limit of the case up. Of the bottleneck the model says exactly what a
+(``solvers.chunks.pass_chains``) are weighed against all plans of a case (``solvers.chunks.weighing``). Plans that
+answer are made better by moves (``solvers.chunks.bulk``), and then fronts of plans are grown (:class:`Beam`), with
+more room each time; where nothing is left out, it is a proof. What is too large for it, has a choice of groups, or
+is about the bottleneck, is asked of CP-SAT (``solvers.chunks.chunk_model``): is there a plan of the case of at
+most a threshold? Questions move the lower limit of the case up. Of the bottleneck the model says exactly what a
 plan has. Of the time of a step it knows some paths. A plan that is found is priced as it is executed; its critical
 path is added, so that the model knows from then on what this plan and others like it take (logic-based Benders
 decomposition: Hooker and Ottosson, Mathematical Programming 96, 2003). The search ends when nothing is left below
@@ -27,13 +27,13 @@ from ortools.sat.python import cp_model
 from pipecut.formulation.limits import Deadline, StoppedError, in_time
 from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.solvers.chunks.accepts_chunks import accepts
 from pipecut.solvers.chunks.bulk import ManyPlans, first_plan, improved
 from pipecut.solvers.chunks.case import Case, Dealt, case_of, layouts, plan_of
+from pipecut.solvers.chunks.chunk_model import Question
 from pipecut.solvers.chunks.counting import Counts, counts_of, rooms_of
-from pipecut.solvers.chunks.model import Question
+from pipecut.solvers.chunks.path_sums import FAR, PathSums, sums_of
 from pipecut.solvers.chunks.runs import KnownRuns, Numbers
-from pipecut.solvers.chunks.sums import FAR, PathSums, sums_of
-from pipecut.solvers.chunks.support import accepts
 from pipecut.solvers.chunks.weighing import Weighed, weighed
 from pipecut.solvers.cpsat.engine import found, make_solver, run
 from pipecut.solvers.search.incumbent import Incumbent, questions
@@ -278,10 +278,11 @@ class Beam:
     """The fronts of a layout whose choices of groups are all the same to it: plans stage by stage, from the front.
 
     A *front* is the first stages of a plan. What each path that is known, or mixture of paths, takes in it and at
-    least behind it (``solvers.chunks.sums``) says what its plans take at least, and so does whether ranks can hold
-    what is left (``solvers.chunks.counting``). Fronts that may still be better are grown by every next stage; of
-    too many the most promising are kept, and the least that the others promised is a bound for their plans. Whole
-    plans are priced. So with room for all fronts it is a proof, and with less a beam search that has a bound.
+    least behind it (``solvers.chunks.path_sums``) says what its plans take at least, and so does whether ranks can
+    hold what is left (``solvers.chunks.counting``). Fronts that may still be better are grown by every next stage;
+    of too many the most promising are kept, and the least that the others promised is a bound for their plans.
+    Whole plans are priced. So with room for all fronts it is a proof, and with less a beam search that has a
+    bound.
 
     ``rows``, ``units`` and ``own`` are those of ``solvers.chunks.weighing.Weighed``.
     """

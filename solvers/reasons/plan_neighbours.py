@@ -16,7 +16,7 @@ from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
 from pipecut.formulation.limits import StoppedError, in_time
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.reasons.priced import PricedPlan, Pricing, Rank, laid
+from pipecut.solvers.reasons.priced_plans import PricedPlan, Pricing, Rank, laid
 
 Candidate = tuple[str, Plan, tuple[int, ...]]
 """What is done, the plan with the forms that the layers had, and the stages whose forms are chosen anew."""

@@ -7,9 +7,9 @@ and suffixes are compared by how late they come back in each pair of passes of a
 
 Whether plans take at most so long is asked for one limit after another, from below (``solvers.step_time.asking``):
 plans in boxes are bounded by paths that are weighed against them (``solvers.step_time.bounds``), and suffixes of
-what is left are searched so that nothing is left out (``solvers.step_time.search``). Either raises the bound, and
-where it meets the best plan that was found on the way, that is the proof. What links do, as executed: they carry
-any number of transfers at once.
+what is left are searched so that nothing is left out (``solvers.step_time.suffix_search``). Either raises the
+bound, and where it meets the best plan that was found on the way, that is the proof. What links do, as executed:
+they carry any number of transfers at once.
 
 Where warm-ups are chosen it begins with the best plan with eager ones, and better ones of its stages.
 """
@@ -43,9 +43,9 @@ from pipecut.solvers.search.stoppable import STOPPED, stoppable
 from pipecut.solvers.search.support import Support, of_whole_stages, sized
 from pipecut.solvers.step_time.asking import Search
 from pipecut.solvers.step_time.bounds.columns import Formula, Period
+from pipecut.solvers.step_time.bounds.pass_sums import least_passes
 from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.spans import spans_of
-from pipecut.solvers.step_time.bounds.sums import least_passes
 from pipecut.solvers.step_time.bounds.ways import ways_of
 from pipecut.solvers.step_time.demands import demanded_spaces, unseen_by_executed
 from pipecut.solvers.step_time.growing import OutgrownError

@@ -2,8 +2,8 @@
 
 A *label* is one way to run a stage: its forms, which of its atoms are computed again, and what that takes. For
 given weights the forms of least sum are found by going back through the choices that were made when layers were
-eliminated (``solvers.reduce.sums``). As all blocks of one class cost the same, each pair of layouts at their ends
-is gone through once.
+eliminated (``solvers.reduce.form_sums``). As all blocks of one class cost the same, each pair of layouts at their
+ends is gone through once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import numpy as np
 
 from pipecut.solvers.atoms.programs import OUTSIDE
 from pipecut.solvers.reduce.cells import Cells
-from pipecut.solvers.reduce.growth import AtomGrowth
-from pipecut.solvers.reduce.sums import (
+from pipecut.solvers.reduce.form_sums import (
     NO_SUM,
     AtomForms,
     ByteWeights,
@@ -26,6 +25,7 @@ from pipecut.solvers.reduce.sums import (
     Numbers,
     eliminated,
 )
+from pipecut.solvers.reduce.growth import AtomGrowth
 
 
 @dataclass(frozen=True, slots=True)

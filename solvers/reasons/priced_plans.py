@@ -1,8 +1,8 @@
 """Plans with their price, and what a neighbour costs at least before it is priced.
 
 A *neighbour* of a plan differs from it in one move: a cut, the devices of a stage, its mode, its forms. What its
-stages take is known from tables (``solvers.reasons.priced``): first at least, whatever their forms; then with
-the fastest forms. Whatever is said of a neighbour is what the evaluator says of it.
+stages take is known from tables (``solvers.reasons.priced_plans``): first at least, whatever their forms; then
+with the fastest forms. Whatever is said of a neighbour is what the evaluator says of it.
 
 Stages on one kind of group, by tables: what they take and hold, their fastest forms, and the fastest that fit.
 

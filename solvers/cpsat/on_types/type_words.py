@@ -1,7 +1,7 @@
 """What the model over types is, in words and numbers: for whoever wants to see what is handed to CP-SAT.
 
-Built as the search builds it (``solvers.cpsat.on_types.search``): for the number of stages of the best first plan
-that is known, with that plan as its limit. Nothing is solved.
+Built as the search builds it (``solvers.cpsat.on_types.cpsat_types``): for the number of stages of the best first
+plan that is known, with that plan as its limit. Nothing is solved.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pipecut.formulation.costs.amounts import goal_amount
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.outcome import Limits, begin
 from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers.cpsat.on_types.accepts_types import NAME, accepts
 from pipecut.solvers.cpsat.on_types.counts import CountModel
-from pipecut.solvers.cpsat.on_types.model import FAMILIES, TypeModel, TypeQuestion
-from pipecut.solvers.cpsat.on_types.search import most_of, proposed, space_of
-from pipecut.solvers.cpsat.on_types.support import NAME, accepts
+from pipecut.solvers.cpsat.on_types.cpsat_types import most_of, proposed, space_of
+from pipecut.solvers.cpsat.on_types.type_model import FAMILIES, TypeModel, TypeQuestion
 from pipecut.solvers.cpsat.words import ModelPart, bounds_in_words, constraint_section, variable_section
 from pipecut.solvers.search.incumbent import Incumbent
 

@@ -29,7 +29,7 @@ from pipecut.solvers.dynamic.states.reach import StateReach, path_of, reach_at
 from pipecut.solvers.dynamic.states.states import StateSpace, state_space
 from pipecut.solvers.dynamic.tables.stage_table import StageTable
 from pipecut.solvers.reference.algorithm_1 import check_size
-from pipecut.solvers.reference.line import atom_tables
+from pipecut.solvers.reference.line_dp import atom_tables
 from pipecut.solvers.search.first_plan import first_plan
 from pipecut.solvers.search.incumbent import Incumbent, questions
 from pipecut.solvers.search.stoppable import STOPPED, stoppable

@@ -46,15 +46,15 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.catalogue import REDUCED, is_reduced
 from pipecut.solvers.choices.any_order import has_other_orders
+from pipecut.solvers.reduce.best_grid import GridFound, times_in_a_step
 from pipecut.solvers.reduce.by_count import TRIED, ByCount, Open
 from pipecut.solvers.reduce.counted import CountedStages
-from pipecut.solvers.reduce.grids import GridFound, times_in_a_step
+from pipecut.solvers.reduce.device_prices import Option, PricedAnswer, PricedQuestion
 from pipecut.solvers.reduce.jointly import Jointly
-from pipecut.solvers.reduce.line import SeatLine
-from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.solver import OFFERED, Search, search_of, value_of
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.reduced_dp import OFFERED, Search, search_of, value_of
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
+from pipecut.solvers.reduce.seats import SeatLine
 from pipecut.solvers.reduce.word import Word
 
 NARROWER, WIDER = 1.5, 6

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.programme import Cell, LineSums, time_of
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
 
 STARTS = (102, 110, 130)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
-from pipecut.solvers.reduce.solver import bytes_needed
-from pipecut.solvers.reduce.solver import reason_against as reduced_reason_against
+from pipecut.solvers.reduce.reduced_dp import bytes_needed
+from pipecut.solvers.reduce.reduced_dp import reason_against as reduced_reason_against
 from pipecut.solvers.search.support import Support, sized
 
 NAME = "cpsat_types"

@@ -6,7 +6,7 @@ one before it ends.
 
 *Bottleneck*: the runs of each rank together take at most T, and so do the transfers between any two ranks.
 
-*Step*: every path of passes that wait for one another takes at most T (``solvers.chunks.paths``), those that
+*Step*: every path of passes that wait for one another takes at most T (``solvers.chunks.pass_chains``), those that
 were critical for plans that were found among them. Where a rank may have groups of several kinds, or be joined
 by several links, the least of them stands in the paths of other ranks.
 

@@ -8,11 +8,11 @@ from itertools import groupby
 import numpy as np
 
 from pipecut.formulation.certificates.executed.ahead import SumsAround
-from pipecut.formulation.certificates.executed.passes import RoomOfStages
+from pipecut.formulation.certificates.executed.best_passes import RoomOfStages
 from pipecut.formulation.certificates.executed.paths import PathError, WeighedPaths, busy_paths
-from pipecut.formulation.certificates.executed.suffixes import PathBound
 from pipecut.formulation.certificates.executed.sums import NEVER_NS, LeastSums, Sums
 from pipecut.formulation.certificates.executed.ways import NodeMoves
+from pipecut.formulation.certificates.executed.weighed_suffixes import PathBound
 from pipecut.formulation.limits import NEVER, Deadline, TooLargeError
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.suffixes import rules_by_slot

@@ -22,13 +22,13 @@ from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.units import Link
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.fronts import Fronts, Passes
+from pipecut.solvers.reduce.cell_labels import StageLabel, StageLabels
 from pipecut.solvers.reduce.cells import Cells, PricedPasses, priced_groups
 from pipecut.solvers.reduce.exact import ExactStage
+from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.kinds import of_kinds, stand_ins
-from pipecut.solvers.reduce.labels import StageLabel, StageLabels
-from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.programme import Cell, pace_ns
-from pipecut.solvers.reduce.sums import Numbers
+from pipecut.solvers.reduce.seats import SeatLine
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.step_time.bounds.rays import weighed
 

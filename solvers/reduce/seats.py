@@ -22,7 +22,7 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.modes import Mode, in_common, modes
 from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.units import Link
-from pipecut.solvers.reduce.sums import Numbers
+from pipecut.solvers.reduce.form_sums import Numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

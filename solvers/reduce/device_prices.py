@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.solvers.reduce.counted import CountedStages
+from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.programme import Cell, sums_before
-from pipecut.solvers.reduce.sums import Numbers
 
 
 @dataclass(frozen=True, slots=True)

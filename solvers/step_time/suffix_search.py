@@ -29,14 +29,14 @@ from pipecut.solvers.reference.algorithm_1 import best_forms
 from pipecut.solvers.step_time.bounds.columns import WEIGHTS
 from pipecut.solvers.step_time.bounds.game import Game
 from pipecut.solvers.step_time.bounds.mixtures import Mixture
+from pipecut.solvers.step_time.bounds.pass_sums import LeastPlan
 from pipecut.solvers.step_time.bounds.pass_tables import StageParts
 from pipecut.solvers.step_time.bounds.paths import BACKWARD, FORWARD, SYNC
 from pipecut.solvers.step_time.bounds.rays import Proportion, weighed
 from pipecut.solvers.step_time.bounds.rest import NEVER_NS, Rest
 from pipecut.solvers.step_time.bounds.spans import Spans
-from pipecut.solvers.step_time.bounds.sums import LeastPlan
 from pipecut.solvers.step_time.bounds.ways import NOTHING, Ways
-from pipecut.solvers.step_time.fronts import StageFronts, StageRows
+from pipecut.solvers.step_time.pass_fronts import StageFronts, StageRows
 from pipecut.solvers.step_time.responses import Responses, answered
 
 Index = NDArray[np.int64]

@@ -2,8 +2,9 @@
 
 *Lower tables, prove, settle what the proof used, ask again.* Counts of types (``solvers.cpsat.on_types.counts``)
 say what plans with so many stages take at least. Where that is below the best plan the whole model
-(``solvers.cpsat.on_types.model``) is asked for the best one with so many. The stages of its answer are settled; if
-that changes one, it is asked again. Else the answer is a plan, and the evaluator prices it to the same value.
+(``solvers.cpsat.on_types.type_model``) is asked for the best one with so many. The stages of its answer are
+settled; if that changes one, it is asked again. Else the answer is a plan, and the evaluator prices it to the same
+value.
 
 Tables are those of ``reduced_dp``, the engine is another one: no suffix of a plan, no interval of slowest stages.
 So it sees what no programme over suffixes does: layers that are to be apart or in a certain stage, numbers of
@@ -33,15 +34,15 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance, longest_ru
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.cpsat.engine import found as has_assignment
 from pipecut.solvers.cpsat.engine import make_solver, run
+from pipecut.solvers.cpsat.on_types.accepts_types import NAME, accepts, bare
 from pipecut.solvers.cpsat.on_types.counts import CountModel
-from pipecut.solvers.cpsat.on_types.model import TypeModel, TypeQuestion, along
-from pipecut.solvers.cpsat.on_types.support import NAME, accepts, bare
+from pipecut.solvers.cpsat.on_types.type_model import TypeModel, TypeQuestion, along
 from pipecut.solvers.cpsat.on_types.types import TypeSpace
 from pipecut.solvers.reduce.executed.leaves import Leaves, counted_passes, rows_of
-from pipecut.solvers.reduce.line import SeatLine, has_a_first_stage
+from pipecut.solvers.reduce.intervals import ByFormula
 from pipecut.solvers.reduce.programme import Cell, time_of
-from pipecut.solvers.reduce.search import ByFormula
-from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.reduced_stages import ReducedStages
+from pipecut.solvers.reduce.seats import SeatLine, has_a_first_stage
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.search.stoppable import stoppable
