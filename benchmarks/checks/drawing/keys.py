@@ -400,7 +400,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "constraints.together[][]": _glob,
         "constraints.apart[]": _apart,
         "constraints.at_most": sometimes(lambda at: at.defined("AtMostSection", "constraints.at_most"), LIMITED),
-        "search": one_of("paper", "paper", "paper", "standard"),
+        "search": one_of(*["paper"] * 6, "standard", "everything"),
         "solver.name": sometimes(_solver),
         "solver.time_limit": sometimes(one_of("10 s", "1 min")),
         "solver.workers": sometimes(one_of(1)),
