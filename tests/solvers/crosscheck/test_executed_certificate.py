@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.certificates.check import Certificate, certifiable, verify
-from pipecut.formulation.certificates.executed import passes, step
+from pipecut.formulation.certificates.executed import best_passes as passes
+from pipecut.formulation.certificates.executed import step
 from pipecut.formulation.certificates.executed.paths import WeighedPaths, busy_paths
 from pipecut.formulation.certificates.labels import CertificateError
 from pipecut.formulation.evaluate import evaluate

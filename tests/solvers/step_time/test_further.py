@@ -24,7 +24,8 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive
 from pipecut.solvers.dynamic.states.states import state_space
-from pipecut.solvers.step_time import fronts, growing
+from pipecut.solvers.step_time import growing
+from pipecut.solvers.step_time import pass_fronts as fronts
 from pipecut.solvers.step_time.bounds.mixtures import Mixture, mixtures_of
 from pipecut.solvers.step_time.bounds.pass_sums import least_passes
 from pipecut.solvers.step_time.bounds.pass_tables import StageParts, stage_parts

@@ -28,7 +28,8 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan as planned
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.dynamic.states.states import state_space
-from pipecut.solvers.step_time import asking, solver
+from pipecut.solvers.step_time import asking
+from pipecut.solvers.step_time import step_dp as solver
 from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.rest import Rest, rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of

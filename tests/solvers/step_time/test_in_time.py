@@ -17,7 +17,8 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers.atoms import unbeaten
 from pipecut.solvers.search.first_plan import first_plan
-from pipecut.solvers.step_time import asking, responses, solver
+from pipecut.solvers.step_time import asking, responses
+from pipecut.solvers.step_time import step_dp as solver
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.solvers.test_stopped_anywhere import Wish
 
