@@ -12,7 +12,7 @@ from typing import Any
 from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.costs.amounts import goal_amount, plural
 from pipecut.formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
-from pipecut.formulation.problem.cuts import AtomGraph, CutSpace
+from pipecut.formulation.problem.cuts import CutSpace, chooses_order
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import FORMS, PAIRS, Split
 from pipecut.formulation.problem.modes import SHARDED_IN_WORDS, SPLITS
@@ -81,7 +81,7 @@ def scope_of(instance: Instance) -> Scope:
         recompute_layers=len(instance.demands.recompute_layers),
         memory_limited=asked.memory,
         memory_margin=float(asked.memory_margin),
-        free_order=instance.model.free_order and not AtomGraph.of(instance).in_one_order_only,
+        free_order=chooses_order(instance),
         chunk_choices=instance.training.chunk_choices if "chunks" in instance.training.left_open else (),
         demands=(*(one for one in instance.demands.named() if one not in seen), *(one.name for one in asked.own)),
     )

@@ -37,10 +37,10 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Combine
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule, Training
-from pipecut.formulation.schedules.table import PipelineSchedule, ScheduleError
+from pipecut.formulation.schedules.table import PipelineSchedule, ScheduleError, peak_in_flight
 from pipecut.formulation.timeline.durations import Durations
 from pipecut.formulation.timeline.from_plan import PlanRun
-from pipecut.formulation.timeline.measures import Footprint, peak_in_flight
+from pipecut.formulation.timeline.measures import Footprint
 from pipecut.formulation.timeline.timeline import Timeline, run
 
 INTERLEAVED, ZERO_BUBBLE = "interleaved", "zero_bubble_h1"

@@ -150,3 +150,8 @@ class AtomGraph:
             if one != other:
                 before[other].add(one)
         return AtomGraph(starts, tuple(tuple(sorted(row)) for row in before))
+
+
+def chooses_order(instance: Instance) -> bool:
+    """Tell whether the order of the layers is chosen: they are free to run in another one than the traced."""
+    return instance.model.free_order and not AtomGraph.of(instance).in_one_order_only

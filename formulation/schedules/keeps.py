@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.schedules.catalogue import in_chunks
+from pipecut.formulation.schedules.table import peak_in_flight
 
 KNOWN = 256
 """Orders of which it is remembered what they keep: of every number of stages."""
@@ -74,6 +73,4 @@ def in_flight(training: Training, stage: int, stages: int) -> int:
 @lru_cache(maxsize=KNOWN)
 def _kept_in_order(schedule: Schedule, stages: int, micro_batches: int) -> tuple[int, ...]:
     """Return the same by stage of any order of passes: those forward that are not done with, at worst."""
-    order = in_chunks(schedule, stages, 1, micro_batches)
-    more = np.array([1, -1, 0, -1])[order.kind]  # of F, B, I and W (``formulation.schedules.table.Kind``)
-    return tuple(int(more[order.row(rank)].cumsum().max()) for rank in range(stages))
+    return tuple(peak_in_flight(in_chunks(schedule, stages, 1, micro_batches)))

@@ -156,6 +156,22 @@ class PipelineSchedule:
         """Yield the actions of a rank in order."""
         yield from map(self.action, range(self.offsets[rank], self.offsets[rank + 1]))
 
+    def counts_in_flight(self, rank: int, stage: int) -> tuple[Integers, Integers, Integers]:
+        """Return, at the moments of a rank, the micro-batches before their input gradient, and then before ``W``.
+
+        A whole backward pass ends both. And those from the start of their input gradient on, until the end of
+        ``W``.
+        """
+        row = self.row(rank)
+        kind = np.where(self.stage[row] == stage, self.kind[row], -1)
+        forward, ends = kind == Kind.FORWARD, (kind == Kind.BACKWARD) | (kind == Kind.INPUT_GRADIENT)
+        halves, weights = kind == Kind.INPUT_GRADIENT, kind == Kind.WEIGHT_GRADIENT
+        at_stop = halves.astype(np.int64) - weights
+        live = np.stack([forward.astype(np.int64), -ends.astype(np.int64)], axis=1).ravel()
+        waits = np.stack([np.zeros_like(at_stop), at_stop], axis=1).ravel()
+        begun = np.stack([halves.astype(np.int64), -weights.astype(np.int64)], axis=1).ravel()
+        return np.cumsum(live), np.cumsum(waits), np.cumsum(begun)
+
     @staticmethod
     def of_actions(name: str, rows: Sequence[Sequence[Action]], *, flush: bool = True) -> PipelineSchedule:
         """Return the schedule with these rows, one a rank, whether it is possible or not (see ``validate``).
@@ -302,6 +318,21 @@ def rank_of_actions(schedule: PipelineSchedule) -> Integers:
 
 MOST_SHOWN = 8
 """Mistakes, or links of a circle, that one error spells out; the rest is counted."""
+
+
+def peak_in_flight(schedule: PipelineSchedule, *, until_weights: bool = True) -> list[int]:
+    """Return the most micro-batches in flight at each stage, on any one of its ranks.
+
+    A micro-batch is in flight from the start of its forward pass to the end of its backward pass: of ``B`` or
+    ``W``, or with ``until_weights`` false of ``B`` or ``I``. It follows from the order alone, without any time.
+    """
+    peaks = [0] * schedule.stages
+    for stage, ranks in enumerate(schedule.stage_ranks):
+        for rank in ranks:
+            live, waits, _ = schedule.counts_in_flight(rank, stage)
+            counts = live + waits if until_weights else live
+            peaks[stage] = max(peaks[stage], int(counts.max(initial=0)))
+    return peaks
 
 
 class DeadlockError(ScheduleError):

@@ -26,7 +26,7 @@ from math import lcm
 
 import numpy as np
 
-from pipecut.formulation.schedules.table import NONE, Integers, Kind, PipelineSchedule, positions, rank_of_actions
+from pipecut.formulation.schedules.table import NONE, Integers, Kind, positions, rank_of_actions
 from pipecut.formulation.timeline.durations import Durations, Transfers
 from pipecut.formulation.timeline.program import OPTIMIZER, SYNC
 from pipecut.formulation.timeline.timeline import Timeline
@@ -103,7 +103,7 @@ class Footprint:
         time_ns = np.stack([timeline.times.start_ns[row], timeline.times.stop_ns[row]], axis=1).ravel()
         held = np.zeros(len(time_ns), dtype=np.int64)
         for stage in (stage for stage, ranks in enumerate(schedule.stage_ranks) if rank in ranks):
-            live, waits, begun = _counts(schedule, rank, stage)
+            live, waits, begun = schedule.counts_in_flight(rank, stage)
             stash, kept = self.stash_bytes[stage], self.weight_stash_bytes[stage]
             held += self.static_bytes[stage] + live * stash + waits * kept + begun * self.between_bytes[stage]
             if not schedule.flush:
@@ -124,37 +124,6 @@ class DeviceMemory:
     held_bytes: Integers
     peak_bytes: int
     peak_ns: int
-
-
-def _counts(schedule: PipelineSchedule, rank: int, stage: int) -> tuple[Integers, Integers, Integers]:
-    """Return, at the moments of a rank, the micro-batches before their input gradient, and then before ``W``.
-
-    A whole backward pass ends both. And those from the start of their input gradient on, until the end of ``W``.
-    """
-    row = schedule.row(rank)
-    kind = np.where(schedule.stage[row] == stage, schedule.kind[row], -1)
-    forward, ends = kind == Kind.FORWARD, (kind == Kind.BACKWARD) | (kind == Kind.INPUT_GRADIENT)
-    halves, weights = kind == Kind.INPUT_GRADIENT, kind == Kind.WEIGHT_GRADIENT
-    at_stop = halves.astype(np.int64) - weights
-    live = np.stack([forward.astype(np.int64), -ends.astype(np.int64)], axis=1).ravel()
-    waits = np.stack([np.zeros_like(at_stop), at_stop], axis=1).ravel()
-    begun = np.stack([halves.astype(np.int64), -weights.astype(np.int64)], axis=1).ravel()
-    return np.cumsum(live), np.cumsum(waits), np.cumsum(begun)
-
-
-def peak_in_flight(schedule: PipelineSchedule, *, until_weights: bool = True) -> list[int]:
-    """Return the most micro-batches in flight at each stage, on any one of its ranks.
-
-    A micro-batch is in flight from the start of its forward pass to the end of its backward pass: of ``B`` or
-    ``W``, or with ``until_weights`` false of ``B`` or ``I``. It follows from the order alone, without any time.
-    """
-    peaks = [0] * schedule.stages
-    for stage, ranks in enumerate(schedule.stage_ranks):
-        for rank in ranks:
-            live, waits, _ = _counts(schedule, rank, stage)
-            counts = live + waits if until_weights else live
-            peaks[stage] = max(peaks[stage], int(counts.max(initial=0)))
-    return peaks
 
 
 @dataclass(frozen=True, slots=True)

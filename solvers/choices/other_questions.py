@@ -37,6 +37,7 @@ from pipecut.formulation.executed import IN_ROUNDS
 from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.cuts import chooses_order
 from pipecut.formulation.problem.groups import Group, GroupKind, modes_by_size
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance, longest_run_ns
 from pipecut.formulation.problem.layers import Axis
@@ -45,7 +46,6 @@ from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.catalogue import REDUCED, is_reduced
-from pipecut.solvers.choices.any_order import has_other_orders
 from pipecut.solvers.reduce.best_grid import GridFound, times_in_a_step
 from pipecut.solvers.reduce.by_count import TRIED, ByCount, Open
 from pipecut.solvers.reduce.counted import CountedStages
@@ -57,8 +57,8 @@ from pipecut.solvers.reduce.reduced_stages import ReducedStages
 from pipecut.solvers.reduce.seats import SeatLine
 from pipecut.solvers.reduce.word import Word
 
-NARROWER, WIDER = 1.5, 6
-"""The narrower question may take one part in so many of the time, and a grid with more room."""
+NARROWER, ROOMY = 1.5, 6
+"""The narrower question may take one part in so many of the time, and so may grids that keep much more."""
 WHOLE_STEP = (Goal.STEP_TIME, Goal.ITERATION_TIME)
 TIMES = (*WHOLE_STEP, Goal.BOTTLENECK, Goal.PERIOD)
 MANY = (2, 4, 8)
@@ -66,7 +66,10 @@ MANY = (2, 4, 8)
 
 
 def narrower(instance: Instance) -> list[Instance]:
-    """Return the choices of the narrower question; none where it is the same, or the reduction does not see it."""
+    """Return the choices of the narrower question; none where it is the same, or the reduction does not see it.
+
+    It leaves out two splits at once, too, which the reduction sees: with them it takes long to find a good plan.
+    """
     training = instance.training
     orders = training.schedule_choices or (training.schedule,)
     if not any(one is Schedule.ONE_F_ONE_B or one.in_halves for one in orders):
@@ -85,7 +88,7 @@ def narrower(instance: Instance) -> list[Instance]:
             found = [like(training=one) for one in plain.choices]
             if all(map(is_reduced, found)):
                 same = (plain, cost, own) == (training, instance.cost, instance.constraints)
-                return [] if same and not (instance.model.free_order and has_other_orders(instance)) else found
+                return [] if same and not chooses_order(instance) else found
     return []
 
 
@@ -284,7 +287,7 @@ def widened(instance: Instance, limits: Limits, start: GridFound | None) -> Wide
     choices, bounds = [instance.trained(one) for one in instance.training.choices], dict[Training, int]()
     if all(map(is_reduced, choices)) or not all(map(_is_wider, choices)):
         return Widened({}, start)
-    start = _with_room(choices, limits.share(WIDER), start)
+    start = _with_room(choices, limits.share(ROOMY), start)
     alike = [list(some) for _, some in itertools.groupby(choices, times_in_a_step)]
     for at, some in enumerate(alike):
         own = {one.training for one in some}

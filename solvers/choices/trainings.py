@@ -34,7 +34,7 @@ from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError, in_time
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.constraints import Recompute
-from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.cuts import CutSpace, chooses_order
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
@@ -274,14 +274,13 @@ def _reduced(parts: Sequence[Instance], limits: Limits, grid: GridFound | None) 
     this one says nothing; and where it neither found a plan nor proved that there is none.
     """
     alone = len(parts[0].goals) == 1 and limits.start is None and (limits.below is None or grid is not None)
-    several = has_other_orders(parts[0])
-    if not alone or (several and parts[0].model.free_order) or not all(map(is_reduced, parts)):
+    if not alone or chooses_order(parts[0]) or not all(map(is_reduced, parts)):
         return None
     found = Jointly.run(parts, limits, None if grid is None else grid.told)
     if all(one.plan is None for _, one in found) and any(one.proof is Proof.UNKNOWN for _, one in found):
         return None
     claims = [(one, checked(one, outcome, limits.deadline)) for one, outcome in found]
-    if several:
+    if has_other_orders(parts[0]):
         claims = [(one, _of_one_order(given_order(one, claim, limits.within(BOUND_S)))) for one, claim in claims]
     return [_Found(one, claim.bound or lower_bound(one), claim) for one, claim in claims]
 

@@ -15,6 +15,7 @@ from pipecut.formulation.schedules.gpipe import gpipe
 from pipecut.formulation.schedules.interleaved import interleaved
 from pipecut.formulation.schedules.naive import naive
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import peak_in_flight
 from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from pipecut.formulation.schedules.zero_bubble_v import zero_bubble_v
 from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
@@ -22,7 +23,6 @@ from pipecut.formulation.timeline.measures import (
     Footprint,
     TimelineMeasures,
     iteration_lower_bound_ns,
-    peak_in_flight,
     uniform_iteration_ns,
 )
 from pipecut.formulation.timeline.timeline import run

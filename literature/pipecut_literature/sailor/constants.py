@@ -55,7 +55,7 @@ from statistics import median
 
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
-from pipecut.formulation.timeline.measures import peak_in_flight
+from pipecut.formulation.schedules.table import peak_in_flight
 from pipecut_literature.sailor.profile import LayerSizes, ProfiledMachine, SailorPlan, SailorStage
 from pipecut_literature.sailor.time import PredictedTime, check_layers, order_statistic, predict_time, sizes_of
 

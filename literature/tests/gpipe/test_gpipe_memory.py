@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.schedules.gpipe import gpipe
-from pipecut.formulation.timeline.measures import peak_in_flight
+from pipecut.formulation.schedules.table import peak_in_flight
 from pipecut_literature.gpipe.memory import (
     GPipeBatch,
     boundary_bytes,

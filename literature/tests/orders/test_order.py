@@ -13,11 +13,11 @@ from literature.tests.orders.ordered import best_of_all, best_order, every_order
 from pipecut.formulation.outcome import Limits, Progress, Proof
 from pipecut.formulation.schedules.gpipe import gpipe
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import peak_in_flight
 from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from pipecut.formulation.timeline.measures import (
     Footprint,
     iteration_lower_bound_ns,
-    peak_in_flight,
     uniform_iteration_ns,
 )
 from pipecut.formulation.timeline.timeline import run

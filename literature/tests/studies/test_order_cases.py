@@ -14,9 +14,9 @@ from literature.tests.orders.ordered import best_of_all, best_order
 from pipecut.formulation.outcome import FalseClaimError, Limits, Proof
 from pipecut.formulation.schedules.gpipe import gpipe
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
-from pipecut.formulation.schedules.table import Action, PipelineSchedule, ScheduleError
+from pipecut.formulation.schedules.table import Action, PipelineSchedule, ScheduleError, peak_in_flight
 from pipecut.formulation.timeline.durations import Contention, Durations, Execution
-from pipecut.formulation.timeline.measures import Footprint, peak_in_flight
+from pipecut.formulation.timeline.measures import Footprint
 from pipecut.formulation.timeline.timeline import run
 from pipecut.solvers.cpsat.engine import make_solver
 from pipecut_literature.orders.families import FAMILIES, IN_TURN, VALID, OrderVariables

@@ -27,11 +27,11 @@ from pipecut.formulation.schedules.table import (
     ScheduleError,
     in_slots,
     one_rank_each,
+    peak_in_flight,
     validate,
 )
 from pipecut.formulation.schedules.table import run as actions_of
 from pipecut.formulation.timeline.from_plan import PlanRun
-from pipecut.formulation.timeline.measures import peak_in_flight
 from pipecut.formulation.timeline.timeline import run
 from pipecut.report.simulation import one_f_one_b_period_ns
 from tests.formulation.executed.test_executed import durations_of, passes_of

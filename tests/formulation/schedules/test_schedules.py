@@ -26,12 +26,12 @@ from pipecut.formulation.schedules.table import (
     Kind,
     PipelineSchedule,
     ScheduleError,
+    peak_in_flight,
     validate,
 )
 from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from pipecut.formulation.schedules.zero_bubble_v import zero_bubble_v
 from pipecut.formulation.timeline.durations import Durations
-from pipecut.formulation.timeline.measures import peak_in_flight
 from pipecut.formulation.timeline.timeline import run
 from pipecut.report import simulation as theory
 from tests.generators import OF_SINGLE_STAGES

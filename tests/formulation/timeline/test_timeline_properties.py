@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipecut.formulation.schedules.table import Kind, PipelineSchedule
+from pipecut.formulation.schedules.table import Kind, PipelineSchedule, peak_in_flight
 from pipecut.formulation.timeline.critical_path import Reason, critical_chain
 from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
-from pipecut.formulation.timeline.measures import Footprint, TimelineMeasures, peak_in_flight
+from pipecut.formulation.timeline.measures import Footprint, TimelineMeasures
 from pipecut.formulation.timeline.timeline import Timeline, run
 from tests.timelines import durations_for, messages, schedules, stamps, timelines, uniform
 
