@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pipecut.formulation.constraints.constraint import Violation
 from pipecut.formulation.constraints.rules import RULES, structure_violations
 from pipecut.formulation.costs.goals import goal_value
-from pipecut.formulation.costs.prices import StageCost, of_the_last, stage_costs
+from pipecut.formulation.costs.once import once
+from pipecut.formulation.costs.prices import StageCost, stage_costs
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 
@@ -34,7 +35,7 @@ class Evaluation:
         return not self.violations
 
 
-@of_the_last
+@once(4)
 def evaluate(instance: Instance, plan: Plan) -> Evaluation:
     """Price a plan and list the rules that it breaks. Cost: linear in layers and edges of every stage.
 

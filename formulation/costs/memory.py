@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 
 from pipecut.formulation.costs.forms import EXPERTS, PARTIAL, SHARDINGS, WHOLE, Fullest
+from pipecut.formulation.costs.once import once
 from pipecut.formulation.costs.times import cut_bytes, held, holders, layout_form, waits
 from pipecut.formulation.executed import most_kept
 from pipecut.formulation.problem.constraints import NAMED
@@ -140,28 +141,23 @@ class MemoryParts:
         )
 
     @staticmethod
-    def of_stage(instance: Instance, plan: Plan, index: int, known: Held | None = None) -> MemoryParts:
+    def of_stage(instance: Instance, plan: Plan, index: int) -> MemoryParts:
         """Return the parts of the peak on one device of stage ``index`` of a plan.
 
         ``versions * weights + gradients + optimiser state + in_flight * (stash + received) + largest working
         set``, and of layers that are computed again the stash of one micro-batch. Where a group holds several
-        stages, all of them, at the moment at which they keep most together. ``known`` keeps what each one has.
+        stages, all of them, at the moment at which they keep most together.
         """
         stage, training = plan.stages[index], instance.training
         ranks = training.ranks(len(plan))
         if ranks < len(plan):
-            rank, found = training.rank_of(index, len(plan)), {} if known is None else known
-            own = [plan.stages[one] for one in training.stages_of(rank, len(plan))]
-            chunks = [found.get(one) or found.setdefault(one, stage_parts(instance, one)) for one in own]
+            rank = training.rank_of(index, len(plan))
+            chunks = [stage_parts(instance, plan.stages[one]) for one in training.stages_of(rank, len(plan))]
             kept = most_kept(training.schedule, ranks, len(chunks), training.micro_batches)[rank]
             return chunks_memory(chunks, kept, stage.group.mode)
         keeps = Keeps.of(instance.training, index, len(plan))
         keeps = keeps if stage.warm_up is None else replace(keeps, in_flight=stage.warm_up)
         return stage_parts(instance, stage).times(keeps, stage.group.mode)
-
-
-Held = dict[Stage, MemoryParts]
-"""What stages have of one micro-batch and version of their weights."""
 
 
 def chunks_memory(chunks: Sequence[MemoryParts], kept: Iterable[Sequence[int]], mode: Mode) -> MemoryParts:
@@ -187,6 +183,10 @@ def chunks_memory(chunks: Sequence[MemoryParts], kept: Iterable[Sequence[int]], 
     )
 
 
+_of_layer = once()(MemoryParts.of_layer)
+
+
+@once()
 def stage_parts(instance: Instance, stage: Stage) -> MemoryParts:
     """Return what one device of a stage holds of its layers: one version of weights, one micro-batch.
 
@@ -194,13 +194,11 @@ def stage_parts(instance: Instance, stage: Stage) -> MemoryParts:
     that keeps it, which may lie before the cut.
     """
     kinds = stage.kinds(kind := GroupKind.of(instance, stage.group))
-    layers, known = dict[int, MemoryParts](), dict[object, MemoryParts]()
+    layers = dict[int, MemoryParts]()
     for layer, own in kinds.items():
         source = layout_form(instance, stage.span, layer)
         form, copy = 0 if source is None else stage.form(source), instance.copied(layer, stage.span.first)
-        if (like := (instance.alike[layer], form, id(own), copy)) not in known:
-            known[like] = MemoryParts.of_layer(instance, own, layer, form, copy)
-        layers[layer] = known[like]
+        layers[layer] = _of_layer(instance, own, instance.alike[layer], form, copy)
     received = received_bytes(instance, kind, stage.span.first)
     parts = MemoryParts.sum((*layers.values(), MemoryParts(received=received)))
     if not stage.again:

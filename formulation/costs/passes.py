@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from operator import add
 
 from pipecut.formulation.costs import times
+from pipecut.formulation.costs.once import once
 from pipecut.formulation.costs.prices import form_of
 from pipecut.formulation.executed import PipelinePasses
 from pipecut.formulation.problem.groups import GroupKind
@@ -54,33 +55,29 @@ class StagePasses:
     weight_ns: int
 
 
-Known = dict[object, tuple[tuple[int, ...], tuple[int, ...], int]]
-"""What alike layers take in one form on one kind of group: computing, communicating, gradients of weights."""
+_computed, _for_weights = once()(times.passes_of), once()(times.weight_gradient_ns)
 
 
-def stage_passes(instance: Instance, stage: Stage, *, halves: bool, known: Known | None = None) -> StagePasses:
+@once()
+def stage_passes(instance: Instance, stage: Stage, *, halves: bool) -> StagePasses:
     """Return the passes of one stage, with ``halves`` also what of the backward pass is for weights.
 
-    ``known`` is what layers of other stages take, with as many ``halves``. Cost: linear in its layers and the form
-    edges of the model.
+    Cost: linear in its layers and the form edges of the model.
     """
     kinds = stage.kinds(GroupKind.of(instance, stage.group))
     # Backward passes whole, and what of them is for the gradients of weights.
     backward, backward_sent, sync = [0, 0], [0, 0], 0
     # Forward passes by how often they run: all, and those of the layers that are computed again.
     forward, forward_sent = [0, 0], [0, 0]
-    known = Known() if known is None else known
     for layer, kind in kinds.items():
         form, copy = form_of(instance, stage, layer), instance.copied(layer, stage.span.first)
-        if (like := (instance.alike[layer], form, kind, copy)) not in known:
-            of = instance, layer, form, kind
-            known[like] = times.passes_of(*of), _inside(*of, copy), halves and times.weight_gradient_ns(*of)
-        computed, sent, weights = known[like]
+        of = instance, instance.alike[layer], form, kind
+        computed, sent = _computed(*of), _inside(*of, copy)
         for run in range(forward_passes(instance, kind.mode, layer)):
             forward[run], forward_sent[run] = forward[run] + computed[0], forward_sent[run] + sent[0]
         backward[0], backward_sent[0], sync = backward[0] + computed[1], backward_sent[0] + sent[1], sync + sent[2]
         if halves:
-            backward[1] += weights
+            backward[1] += _for_weights(*of)
             backward_sent[1] += sent[3]
     for edge in into(instance.form_edges, stage.span.layers):
         if edge.source in stage.span:
@@ -124,6 +121,7 @@ def layer_parts(
     return *computed, again * computed[0], *sent[:2], again * sent[0], sent[2], *weights
 
 
+@once()
 def _inside(
     instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None
 ) -> tuple[int, int, int, int]:
@@ -166,8 +164,8 @@ def pipeline_passes(instance: Instance, plan: Plan) -> PipelinePasses:
 
     Cost: linear in layers and edges of every stage.
     """
-    halves, known = instance.training.schedule.in_halves, Known()
-    own = [stage_passes(instance, stage, halves=halves, known=known) for stage in plan.stages]
+    halves = instance.training.schedule.in_halves
+    own = [stage_passes(instance, stage, halves=halves) for stage in plan.stages]
     crossed = [(plan.stages[at].span.first, plan.link_before(instance, at)) for at in range(1, len(plan))]
     passes = PipelinePasses(
         forward_ns=tuple(one.forward_ns for one in own),

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
-from typing import TypeVar
 
 from pipecut.formulation.costs import times
-from pipecut.formulation.costs.memory import Held, MemoryParts, capacity_bytes
+from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
+from pipecut.formulation.costs.once import once
 from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import into
 from pipecut.formulation.problem.options import BoundaryCharge, Compute, StageTime, Synchronisation
 from pipecut.formulation.problem.plan import Plan, Stage
 from pipecut.formulation.problem.units import ceil_div
-
-_Price = TypeVar("_Price")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,64 +46,46 @@ class StageCost:
     @staticmethod
     def keys() -> tuple[str, ...]:
         """Return the prices that plan files and reports have, by their names there."""
-        return (
-            "compute_ns",
-            "inside_ns",
-            "between_ns",
-            "received_ns",
-            "total_ns",
-            "boundary_ns",
-            "memory_bytes",
-            "capacity_bytes",
-        )
+        times_ns = ("compute_ns", "inside_ns", "between_ns", "received_ns", "total_ns", "boundary_ns")
+        return (*times_ns, "memory_bytes", "capacity_bytes")
 
     def fields(self) -> dict[str, int]:
         """Return the cost of a stage as plain data: times in ns, memory in bytes."""
         return {key: getattr(self, key) for key in self.keys()}
 
 
-def of_the_last(price: Callable[[Instance, Plan], _Price]) -> Callable[[Instance, Plan], _Price]:
-    """Keep what the last few plans come to, by the very instance and plan, both of which are frozen."""
-    last: deque[tuple[Instance, Plan, _Price]] = deque(maxlen=4)
-
-    @wraps(price)
-    def asked(instance: Instance, plan: Plan) -> _Price:
-        found = next((known for one, about, known in tuple(last) if one is instance and about is plan), None)
-        if found is None:
-            last.append((instance, plan, found := price(instance, plan)))
-        return found
-
-    return asked
-
-
-@of_the_last
+@once(4)
 def stage_costs(instance: Instance, plan: Plan) -> tuple[StageCost, ...]:
     """Return the cost of every stage of a plan that is one. Cost: linear in layers and edges of every stage.
 
     The last few answers are kept: goals, limits on them and memory speak of the same stages.
     """
-    known = Held(), _Taken()
-    return tuple(_stage_cost(instance, plan, known, index) for index in range(len(plan)))
+    return tuple(_stage_cost(instance, plan, index) for index in range(len(plan)))
 
 
-_Taken = dict[object, tuple[int, int]]  # alike layers in one form on one kind: computing, communicating
+_compute, _inside = once()(times.compute_ns), once()(times.inside_ns)
 
 
-def _stage_cost(instance: Instance, plan: Plan, known: tuple[Held, _Taken], index: int) -> StageCost:
-    stage, (held, taken) = plan.stages[index], known
-    kinds = stage.kinds(GroupKind.of(instance, stage.group))
-    forms = {layer: form_of(instance, stage, layer) for layer in kinds}
+@once()
+def _within(instance: Instance, stage: Stage) -> tuple[int, int, int]:
+    """Return what layers take to compute, communicate inside them and between them, boundaries left out."""
+    kinds, first = stage.kinds(GroupKind.of(instance, stage.group)), stage.span.first
     compute = inside = 0
     for layer, kind in kinds.items():
-        of, copy = (instance, layer, forms[layer], kind), instance.copied(layer, stage.span.first)
-        if (like := (instance.alike[layer], forms[layer], kind, copy)) not in taken:
-            taken[like] = times.compute_ns(*of), times.inside_ns(*of, copy)
-        compute, inside = compute + taken[like][0], inside + taken[like][1]
+        form, copy = form_of(instance, stage, layer), instance.copied(layer, first)
+        of = instance, instance.alike[layer], form, kind
+        compute, inside = compute + _compute(*of), inside + _inside(*of, copy)
     between = sum(
         times.between_ns(instance, edge, stage.form(edge.source), stage.form(edge.consumer), kinds[edge.consumer])
         for edge in into(instance.form_edges, stage.span.layers)
         if edge.source in stage.span
     )
+    return compute, inside, between
+
+
+def _stage_cost(instance: Instance, plan: Plan, index: int) -> StageCost:
+    stage = plan.stages[index]
+    compute, inside, between = _within(instance, stage)
     activation, gradient, received = _boundaries(instance, plan, index)
     communication = inside + between + received
     overlap = instance.cost.stage_time is StageTime.OVERLAP
@@ -119,7 +96,7 @@ def _stage_cost(instance: Instance, plan: Plan, known: tuple[Held, _Taken], inde
         received_ns=received,
         total_ns=max(compute, communication) if overlap else compute + communication,
         boundary_ns=activation + gradient,
-        memory=MemoryParts.of_stage(instance, plan, index, held),
+        memory=MemoryParts.of_stage(instance, plan, index),
         capacity_bytes=capacity_bytes(instance, stage.group),
     )
 

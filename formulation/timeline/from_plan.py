@@ -14,7 +14,7 @@ from math import inf
 
 from pipecut.formulation.costs import times
 from pipecut.formulation.costs.memory import stage_parts
-from pipecut.formulation.costs.passes import Known, stage_passes
+from pipecut.formulation.costs.passes import stage_passes
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Synchronisation
@@ -66,8 +66,7 @@ class PlanRun:
 
 def durations_of(instance: Instance, plan: Plan) -> Durations:
     """Return the times of a plan's stages and boundaries, passes split as ``formulation.costs.passes`` says."""
-    known = Known()
-    passes = [stage_passes(instance, stage, halves=True, known=known) for stage in plan.stages]
+    passes = [stage_passes(instance, stage, halves=True) for stage in plan.stages]
     crossed = [(plan.stages[at].span.first, plan.link_before(instance, at)) for at in range(1, len(plan))]
     activation_link, gradient_link = _link_numbers(instance, [stage.group for stage in plan.stages])
     return Durations(

@@ -51,7 +51,7 @@ PLUMBING = (
 VOCABULARY = tuple(
     f"pipecut.formulation.{name}"
     for name in (
-        *("costs.amounts", "costs.goals", "limits", "outcome"),
+        *("costs.amounts", "costs.goals", "costs.once", "limits", "outcome"),
         *(f"problem.{name}" for name in ("cluster", "constraints", "cuts", "demands", "groups", "instance")),
         *(f"problem.{name}" for name in ("layers", "modes", "options", "plan", "precision", "units")),
     )
@@ -213,6 +213,11 @@ def claimed(instance: Instance, more: int = 0) -> Claim:
     return claim
 
 
+def unpriced(claim: Claim) -> Claim:
+    """Return a claim about an instance of which no price is kept: what another has asked for is read again."""
+    return replace(claim, instance=replace(claim.instance))
+
+
 @functools.cache
 def reads(name: str) -> frozenset[tuple[str, str]]:
     """Trace a method on every case: a solver as it is asked for a plan, a route as it is asked about a claim."""
@@ -228,11 +233,11 @@ def reads(name: str) -> frozenset[tuple[str, str]]:
         if name in ROUTE_ONLY:
             route = next(route for route in ROUTES if route.name == name)
             for more in (0, 1):  # the truth, and a claim that is to be refuted
-                claim = claimed(instance, more)
+                claim = unpriced(claimed(instance, more))
                 called |= traced(lambda route=route, claim=claim: route.ask(claim, ONE))
         else:
-            solve = find_any(name).load()
-            called |= traced(lambda solve=solve, instance=instance: solve(instance, ONE))
+            solve, fresh = find_any(name).load(), replace(instance)
+            called |= traced(lambda solve=solve, fresh=fresh: solve(fresh, ONE))
     return frozenset(called)
 
 
@@ -245,8 +250,9 @@ def stated() -> set[tuple[str, str]]:
     for instance in (*CASES, *STEPS, *PERIODS, *EXECUTED, *HALVES, *CHUNKED[:2]):
         called |= traced(lambda instance=instance: replace(instance, constraints=demands))
         called |= traced(lambda instance=instance: with_servers(instance, instance.servers))
+        fresh = replace(instance)
         for plan in itertools.islice(every_plan(instance), 40):
-            called |= traced(lambda instance=instance, plan=plan: evaluate(instance, plan).feasible)
+            called |= traced(lambda fresh=fresh, plan=plan: evaluate(fresh, plan).feasible)
     return called
 
 
