@@ -91,8 +91,6 @@ class _Attack:
     space: CutSpace = field(init=False)
     modes: dict[int, tuple[Mode, ...]] = field(init=False)
     tables: ReducedStages | None = None
-    passes: dict[Stage, int] = field(default_factory=dict)
-    fitting: dict[tuple[Stage, int, int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         instance = self.instance
@@ -146,21 +144,16 @@ class _Attack:
 
     def _passes(self, stage: Stage) -> int:
         """Return what the passes of a stage take for a micro-batch."""
-        if stage not in self.passes:
-            found = stage_passes(self.instance, stage, halves=False)
-            self.passes[stage] = found.forward_ns + found.backward_ns + found.again_ns
-        return self.passes[stage]
+        found = stage_passes(self.instance, stage, halves=False)
+        return found.forward_ns + found.backward_ns + found.again_ns
 
     def _fits(self, plan: Plan) -> bool:
-        """Tell whether stages fit into their devices, where that counts; what is not looked at twice."""
-        for at, stage in enumerate(plan.stages) if self.instance.constraints.memory else ():
-            key = stage, at, len(plan)
-            if key not in self.fitting:
-                held = MemoryParts.of_stage(self.instance, plan, at).total
-                self.fitting[key] = held <= capacity_bytes(self.instance, stage.group)
-            if not self.fitting[key]:
-                return False
-        return True
+        """Tell whether stages fit into their devices, where that counts."""
+        instance = self.instance
+        return not instance.constraints.memory or all(
+            MemoryParts.of_stage(instance, plan, at).total <= capacity_bytes(instance, stage.group)
+            for at, stage in enumerate(plan.stages)
+        )
 
     def _held_to_tables(self, plan: Plan, times: Sequence[int]) -> None:
         """Raise FalseClaimError where a stage of a plan that keeps the rules takes less than tables say."""

@@ -77,11 +77,11 @@ BUDGETS = {
     "exchange": 611,
     "execution": 4482,
     "face": 227,
-    "formulation": 10104,
+    "formulation": 10100,
     "ingest": 7692,
     "literature": 7998,
     "report": 1905,
-    "solvers": 18342,
+    "solvers": 18335,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 

@@ -67,7 +67,7 @@ def fingerprint(instance: Instance) -> str:
     """
     digest = hashlib.sha256()
     for field in fields(instance):
-        if field.name not in ("model", "cluster", "crossing", "others"):
+        if field.name not in ("model", "cluster", "others", "priced"):
             digest.update(f"{field.name}={getattr(instance, field.name)!r};".encode())
     return digest.hexdigest()
 

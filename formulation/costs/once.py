@@ -1,8 +1,7 @@
-"""Prices that are kept by the very instance: neither it nor a plan nor a stage changes once it is made."""
+"""Prices that are kept with the instance: neither it nor a plan nor a stage changes once it is made."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -13,15 +12,12 @@ _Pricing = TypeVar("_Pricing", bound=Callable[..., Any])
 
 
 def once(most: int = 4096) -> Callable[[_Pricing], _Pricing]:
-    """Price what is equal once: of each of the last few instances so many answers are kept."""
-    last: deque[tuple[Instance, dict[Any, Any]]] = deque(maxlen=4)
+    """Price what is equal once: with each instance so many answers are kept."""
 
     def decorated(price: _Pricing) -> _Pricing:
         @wraps(price)
         def asked(instance: Instance, *of: object, **by: object) -> Any:  # noqa: ANN401
-            known = next((known for one, known in tuple(last) if one is instance), None)
-            if known is None:
-                last.append((instance, known := {}))
+            known = instance.priced.setdefault(price, {})
             if (found := known.get(key := (*of, *by.values()))) is None:
                 if len(known) >= most:
                     known.clear()

@@ -32,6 +32,7 @@ from fractions import Fraction
 
 from pipecut.formulation.costs import forms
 from pipecut.formulation.costs.forms import all_reduce, half_of_all_reduce
+from pipecut.formulation.costs.once import once
 from pipecut.formulation.predictor.layer_times import Share
 from pipecut.formulation.problem.cluster import DeviceClass
 from pipecut.formulation.problem.constraints import Sharded
@@ -364,19 +365,18 @@ def layout_form(instance: Instance, span: Span, layer: int) -> int | None:
     return source if source is not None and source in span else None
 
 
+@once(1 << 16)
 def cut_bytes(instance: Instance, cut: int) -> int:
     """Bytes of activations that cross a cut point (the index of the first layer after it), one way.
 
     Every tensor that is made before and used after the cut crosses it, also when it skips stages, and crosses
     it once however many layers use it: what a producer sends is at most its whole output.
     """
-    if cut not in instance.crossing:  # a plan asks several times for each of its cuts
-        sent: dict[int, int] = {}
-        for edge in into(instance.edges, range(cut, len(instance.layers))):
-            if edge.producer < cut:
-                sent[edge.producer] = sent.get(edge.producer, 0) + edge.size_bytes
-        instance.crossing[cut] = sum(map(min, sent.values(), map(instance.output_bytes.__getitem__, sent)))
-    return instance.crossing[cut]
+    sent: dict[int, int] = {}
+    for edge in into(instance.edges, range(cut, len(instance.layers))):
+        if edge.producer < cut:
+            sent[edge.producer] = sent.get(edge.producer, 0) + edge.size_bytes
+    return sum(map(min, sent.values(), map(instance.output_bytes.__getitem__, sent)))
 
 
 def activation_ns(instance: Instance, cut: int, link: Link | None) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from operator import attrgetter
+from typing import Any
 
 import networkx as nx
 
@@ -281,8 +282,8 @@ class Instance:
     beside its own weights where an earlier layer that uses the same ones is in another stage (None: nothing);
     ``demands`` what the constraints ask by index; ``lent_bytes[l]`` what stays of the output of layer ``l`` for
     every micro-batch, beside what layers keep, in a stage that computes the named layers again.
-    ``crossing`` and ``others`` keep what was asked for once: what crosses cuts (``costs.times.cut_bytes``), and
-    the instances that differ in their training alone (:meth:`trained`).
+    ``others`` and ``priced`` keep what was asked for once: the instances that differ in their training alone
+    (:meth:`trained`), and prices of layers, stages and cuts (``costs.once``).
     ``updated_bytes`` are the weights that are trained, ``sent_bytes`` those of ``Across``. ``alike[l]`` is the
     first layer that differs from layer ``l`` in nothing but its name and where it stands.
 
@@ -319,8 +320,8 @@ class Instance:
     demands: Demands = field(init=False)
     lent_bytes: tuple[int, ...] = field(init=False)
     alike: tuple[int, ...] = field(init=False, repr=False)
-    crossing: dict[int, int] = field(init=False, repr=False, compare=False, default_factory=dict)
     others: dict[Training, Instance] = field(init=False, repr=False, compare=False, default_factory=dict)
+    priced: dict[Any, dict[Any, Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
     goals: tuple[Goal, ...]
     model: LayerGraph = field(repr=False, compare=False)
     cluster: Cluster = field(repr=False, compare=False)
