@@ -125,7 +125,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("code", "options", "fragment", "printed"), EXAMPLES)
 def test_every_example_in_the_docs_is_run_and_prints_what_it_says(
     pipecut: Command, scenario: Path, code: str, options: str, fragment: str, printed: str | None

@@ -37,6 +37,7 @@ def test_a_model_is_shown_in_eighty_columns(
     assert any(line.split()[0] == ("one" if name == "cpsat_types" else "cover") for line in found["constraints"])
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "options",
     [

@@ -74,6 +74,7 @@ def test_small_graphs_against_ideals_and_every_assignment(seed: int, backward: b
     assert anywhere.max_load_s == pytest.approx(least_of_all(graph), abs=1e-12)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("backward", [False, True])
 def test_without_transfers_the_best_order_is_the_best_chain_of_ideals(seed: int, backward: bool) -> None:

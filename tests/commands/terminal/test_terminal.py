@@ -95,6 +95,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: ascii(" ".join(words))[:40])
 def test_hostile_names_in_every_command(

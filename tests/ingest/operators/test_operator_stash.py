@@ -105,6 +105,7 @@ FUNCTIONS: dict[str, Function] = {
 } | {name: getattr(module, name) for module, names in NAMED.items() for name in names.split()}
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_rules_agree_with_autograd_on_features(name: str) -> None:
     torch.manual_seed(0)

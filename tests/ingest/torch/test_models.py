@@ -41,6 +41,7 @@ def total(graph: nx.DiGraph, field: str) -> int:
     return sum(getattr(layer, field) for layer in layers_of(graph))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", TABLE)
 def test_parameters_are_those_of_table_one(graphs: dict[str, nx.DiGraph], name: str) -> None:
     assert total(graphs[name], "parameter_bytes") == 4 * TABLE[name][1]

@@ -60,6 +60,7 @@ def laid_out(result: object, *given: torch.Tensor) -> list[object]:
     ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_results_are_laid_out_as_the_operator_lays_them_out(name: str) -> None:
     """Twice each, so that what was remembered of one question stands beside all others."""

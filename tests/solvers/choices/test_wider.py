@@ -200,6 +200,7 @@ def test_how_time_is_counted_follows_from_the_order_of_passes(order: Schedule) -
     assert wider(loose) is None
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("order", [one for one in Schedule if not one.in_a_v])
 @pytest.mark.parametrize("warm_up", ["classic", "eager", "choose"])
 def test_no_stage_keeps_less_than_in_the_wider_question(

@@ -136,6 +136,7 @@ def test_every_family_has_a_witness() -> None:
     assert set(WITNESSES) == {family.name for family in FAMILIES}
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", list(WITNESSES))
 def test_leaving_a_family_out_changes_the_optimum_of_its_witness(name: str) -> None:
     instance = WITNESSES[name]

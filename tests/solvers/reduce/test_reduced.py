@@ -145,6 +145,7 @@ def test_a_layer_that_follows_nothing_is_not_taken_for_one_that_follows_a_produc
     assert (found.proof, found.objective) == (Proof.OPTIMAL, truth.objective)
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("solver", ["reduced_dp", "cpsat_types"])
 @pytest.mark.parametrize("forms", [row for many in range(1, 6) for row in combinations(range(5), many)])
 def test_what_follows_may_lie_as_the_product_does_though_that_may_not_lie_otherwise(
@@ -159,6 +160,7 @@ def test_what_follows_may_lie_as_the_product_does_though_that_may_not_lie_otherw
     assert (found.proof, found.objective) == (Proof.OPTIMAL, truth.objective)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("forms", [row for many in range(1, 6) for row in combinations(range(5), many)])
 def test_no_plan_as_executed_has_a_form_that_the_product_does_not_have(forms: tuple[int, ...]) -> None:
     """No memory is limited that would tell which forms there are; devices of a replica stand in three servers."""
