@@ -80,7 +80,7 @@ def set_up(extras: tuple[str, ...]) -> None:
     _say(f"installing pipecut[{','.join(wanted)}] into {VENV}; this happens once and takes a minute or two")
     STARTED.touch()
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
-    # Python compiles what is imported, and keeps it; all modules of torch take as long as their download.
+    # Python compiles what is imported, and keeps it; to compile all of torch takes as long as all else here.
     pip += [] if sys.dont_write_bytecode else ["--no-compile"]
     try:
         subprocess.run(

@@ -18,7 +18,7 @@ def once(most: int = 4096) -> Callable[[_Pricing], _Pricing]:
         @wraps(price)
         def asked(instance: Instance, *of: object, **by: object) -> Any:  # noqa: ANN401
             known = instance.priced.setdefault(price, {})
-            if (found := known.get(key := (*of, *by.values()))) is None:
+            if (found := known.get(key := (*of, *by.items()))) is None:
                 if len(known) >= most:
                     known.clear()
                 known[key] = found = price(instance, *of, **by)

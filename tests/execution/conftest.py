@@ -51,11 +51,13 @@ class _Form:
     def _tensor(self, one: torch.Tensor) -> Hashable:
         held = (one.untyped_storage()._cdata, one.storage_offset())
         numbers = [self.numbers.setdefault(key, len(self.numbers)) for key in (id(one), held)]
-        values = None
-        if not isinstance(one, nn.Parameter):  # those of a constant stand in the program
-            self.known &= one.device.type == "cpu" and one.numel() <= VALUES
-            values = one.detach().numpy().tobytes() if self.known and one.dtype != torch.bfloat16 else None
+        values, stands = None, not isinstance(one, nn.Parameter)  # those of a constant stand in the program
         self.known &= one.device.type == "cpu"
+        self.known &= not stands or (
+            one.numel() <= VALUES and one.dtype != torch.bfloat16
+        )  # numpy has none of these
+        if stands and self.known:
+            values = one.detach().numpy().tobytes()
         return *numbers, tuple(one.shape), one.stride(), one.dtype, one.requires_grad, values
 
 

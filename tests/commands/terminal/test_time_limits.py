@@ -51,9 +51,8 @@ LIMITED = [(scenario, (1, (3, 6)[at % 2])) for at, scenario in enumerate([*SHIPP
 )
 def test_limits_are_kept(scenario: Path, limit_s: float) -> None:
     """To 1 s and 5 % on a quiet machine, which the benchmark measures; here as far as a busy one lets it."""
-    most = OVER_S + OVER_SHARE * limit_s + BUSY_S
     found = commanded(scenario, limit_s)
-    if found["overrun (s)"] > most:
+    if found["kept"] != "yes":
         found = commanded(scenario, limit_s)
-    assert found["overrun (s)"] <= most, found
+    assert found["overrun (s)"] <= OVER_S + OVER_SHARE * limit_s + BUSY_S, found
     assert found["exit"] in CODES and found["said"] != "nothing", found

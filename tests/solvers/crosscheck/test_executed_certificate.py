@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.certificates.check import Certificate, certifiable, verify
-from pipecut.formulation.certificates.executed import best_passes as passes
-from pipecut.formulation.certificates.executed import step
+from pipecut.formulation.certificates.executed import best_passes, step
 from pipecut.formulation.certificates.executed.paths import WeighedPaths, busy_paths
 from pipecut.formulation.certificates.labels import CertificateError
 from pipecut.formulation.evaluate import evaluate
@@ -152,7 +151,7 @@ def test_where_there_is_too_much_to_go_through_the_bound_is_lower(
     verify(instance, less)
     few = list(confirmed_bounds(instance, found.plan, found.objective, NEVER))
     assert few == sorted(set(few)) and 0 < few[-1] < found.bound
-    monkeypatch.setattr(passes, "MOST_ROWS", 1)
+    monkeypatch.setattr(best_passes, "MOST_ROWS", 1)
     with pytest.raises(CertificateError, match="trade their passes"):
         verify(instance, found)
 

@@ -24,8 +24,7 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import exhaustive
 from pipecut.solvers.dynamic.states.states import state_space
-from pipecut.solvers.step_time import growing
-from pipecut.solvers.step_time import pass_fronts as fronts
+from pipecut.solvers.step_time import growing, pass_fronts
 from pipecut.solvers.step_time.bounds.mixtures import Mixture, mixtures_of
 from pipecut.solvers.step_time.bounds.pass_sums import least_passes
 from pipecut.solvers.step_time.bounds.pass_tables import StageParts, stage_parts
@@ -42,8 +41,8 @@ SCENARIOS = Path(__file__).parents[3] / "scenarios"
 
 def looking_ahead(patch: pytest.MonkeyPatch, stops: int = 4) -> None:
     """Look ahead in every stage, however near it ends and however few labels there are."""
-    patch.setattr(fronts, "FAR", 0)
-    patch.setattr(fronts, "MOST_STOPS", stops)
+    patch.setattr(pass_fronts, "FAR", 0)
+    patch.setattr(pass_fronts, "MOST_STOPS", stops)
     patch.setattr(growing, "MANY", 0)
 
 

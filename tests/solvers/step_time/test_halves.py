@@ -28,8 +28,7 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan as planned
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.dynamic.states.states import state_space
-from pipecut.solvers.step_time import asking
-from pipecut.solvers.step_time import step_dp as solver
+from pipecut.solvers.step_time import asking, step_dp
 from pipecut.solvers.step_time.bounds.pass_tables import stage_parts
 from pipecut.solvers.step_time.bounds.rest import Rest, rest_of
 from pipecut.solvers.step_time.bounds.spans import spans_of
@@ -93,7 +92,7 @@ def test_however_narrow_the_search_for_a_first_plan_is(instance: Instance) -> No
     with pytest.MonkeyPatch.context() as patch:
         looking_ahead(patch, 2)
         patch.setattr(asking, "NARROW", (1, 1))
-        patch.setattr(solver, "first_plan", lambda *_: None)
+        patch.setattr(step_dp, "first_plan", lambda *_: None)
         found, truth = solve(instance), exhaustive.solve(instance)
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
 

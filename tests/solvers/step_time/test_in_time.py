@@ -17,8 +17,7 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers.atoms import unbeaten
 from pipecut.solvers.search.first_plan import first_plan
-from pipecut.solvers.step_time import asking, responses
-from pipecut.solvers.step_time import step_dp as solver
+from pipecut.solvers.step_time import asking, responses, step_dp
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.solvers.test_stopped_anywhere import Wish
 
@@ -59,7 +58,7 @@ def by_suffixes(limits: Limits, cells: int) -> tuple[Proof, int, int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asking, "mixtures_of", lambda *_: None)
         patch.setattr(responses, "MOST_CELLS", cells)
-        found = solver.solve(begun()[0], limits)
+        found = step_dp.solve(begun()[0], limits)
     assert found.objective is not None and found.bound is not None
     return found.proof, found.objective, found.bound
 
@@ -83,7 +82,7 @@ def begun() -> tuple[Instance, Plan]:
     graph = chain(layers, [50] * 6)
     instance = instance_of(graph, mesh(1, 1, 1, 1), training=training)
     instance = replace(instance, goals=(Goal.STEP_TIME,), constraints=once)
-    plan = first_plan(solver.all_tables(instance))
+    plan = first_plan(step_dp.all_tables(instance))
     assert plan is not None
     return instance, plan
 
@@ -92,10 +91,10 @@ def begun() -> tuple[Instance, Plan]:
 def test_warm_ups_are_not_improved_after_the_deadline(polls: int):
     instance, plan = begun()
     wish = Wish(polls)
-    found = solver.warmed(instance, plan, Deadline(stopped=wish))
+    found = step_dp.warmed(instance, plan, Deadline(stopped=wish))
     assert wish.asked <= polls + 1
     assert [stage.span for stage in found.stages] == [stage.span for stage in plan.stages]
-    assert None not in [stage.warm_up for stage in solver.warmed(instance, plan, NEVER).stages]
+    assert None not in [stage.warm_up for stage in step_dp.warmed(instance, plan, NEVER).stages]
 
 
 @given(st.lists(st.lists(st.integers(0, 12), min_size=25, max_size=25), max_size=20), st.integers(0, 25))
