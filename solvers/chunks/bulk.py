@@ -20,23 +20,9 @@ from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.schedules.table import Kind
+from pipecut.solvers.chunks import runs
 from pipecut.solvers.chunks.case import Case, Dealt, GroupLayout, overlapped
-from pipecut.solvers.chunks.runs import (
-    BACKWARD,
-    FORWARD,
-    GRADIENTS,
-    OPTIMIZER,
-    OUTPUT_GRADIENTS,
-    RECEIVED,
-    RECOMPUTED,
-    STASH,
-    SYNC,
-    TOTAL,
-    WEIGHT,
-    WEIGHTS,
-    WORKING,
-    Numbers,
-)
+from pipecut.solvers.chunks.runs import Numbers
 from pipecut.solvers.search.first_plan import even_cuts
 
 BROKEN = 1 << 59
@@ -68,16 +54,16 @@ class ManyPlans:
         case, there = self.case, np.ones(len(places), dtype=np.bool_)
         stages = np.zeros((13, case.stages, len(places)), dtype=np.int64)
         for at in range(case.stages):
-            runs = case.runs[case.kinds[case.rank_of(at)][self.choice[case.rank_of(at)]]]
+            known = case.runs[case.kinds[case.rank_of(at)][self.choice[case.rank_of(at)]]]
             first, stop = places[:, at], places[:, at + 1]
-            there &= runs.there[first, stop]
-            stages[:, at] = runs.table[:, first, stop]
+            there &= known.there[first, stop]
+            stages[:, at] = known.table[:, first, stop]
         sent = self._sent(places)
         if case.steps:
-            times = stages[[FORWARD, BACKWARD, WEIGHT, SYNC]]
+            times = stages[[runs.FORWARD, runs.BACKWARD, runs.WEIGHT, runs.SYNC]]
             found = steps_of(case.instance.training, times, sent, beside=overlapped(case.instance))
         else:
-            found = self._bottlenecks(stages[TOTAL], sent.sum(axis=0))
+            found = self._bottlenecks(stages[runs.TOTAL], sent.sum(axis=0))
         if case.instance.constraints.memory:
             above = self._above(stages)
             found = np.where(above > 0, BROKEN + above, found)
@@ -118,11 +104,11 @@ def held_of(case: Case, own: Numbers, *, on_host: bool) -> tuple[Numbers, Number
     the second has what waits between these behind it. The rest is the largest working set, and what is computed
     again.
     """
-    lasting = own[WEIGHTS] + own[GRADIENTS] + own[OPTIMIZER] * (not on_host)
-    each, working = own[STASH] + own[RECEIVED], own[WORKING].max(axis=0)
+    lasting = own[runs.WEIGHTS] + own[runs.GRADIENTS] + own[runs.OPTIMIZER] * (not on_host)
+    each, working = own[runs.STASH] + own[runs.RECEIVED], own[runs.WORKING].max(axis=0)
     if case.instance.training.schedule.in_halves:
-        return lasting, np.concatenate([each, own[RECOMPUTED] + own[OUTPUT_GRADIENTS]]), working
-    return lasting, each, working + own[RECOMPUTED].max(axis=0)
+        return lasting, np.concatenate([each, own[runs.RECOMPUTED] + own[runs.OUTPUT_GRADIENTS]]), working
+    return lasting, each, working + own[runs.RECOMPUTED].max(axis=0)
 
 
 def steps_of(training: Training, times: Numbers, sent: Numbers, *, beside: bool) -> Numbers:

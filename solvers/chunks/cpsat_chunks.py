@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
+from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.limits import Deadline, StoppedError, in_time
 from pipecut.formulation.outcome import Limits, Outcome, begin
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
@@ -37,7 +38,7 @@ from pipecut.solvers.chunks.runs import KnownRuns, Numbers
 from pipecut.solvers.chunks.weighing import Weighed, weighed
 from pipecut.solvers.cpsat.engine import found, make_solver, run
 from pipecut.solvers.search.incumbent import Incumbent, questions
-from pipecut.solvers.search.stoppable import stoppable, tell_first
+from pipecut.solvers.search.stoppable import stoppable
 
 NAME = "cpsat_chunks"
 MOST_PRICED = 1_000
@@ -61,7 +62,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """
     began_s, limits = time.monotonic(), begin(limits)
     accepts(instance).refuse()
-    lower = tell_first(instance, limits)
+    lower = lower_bound(instance)
     highest = longest_run_ns(instance, instance.training.micro_batches) + 1
     known = Incumbent(NAME, instance, limits, highest, lower, began_s=began_s)
     known.offer()

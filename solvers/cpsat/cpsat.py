@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from pipecut.formulation.costs.bounds import ceiling
+from pipecut.formulation.costs import bounds
 from pipecut.formulation.costs.tables import all_tables
-from pipecut.formulation.outcome import Limits, Outcome, begin
+from pipecut.formulation.outcome import Limits, Outcome, Progress, begin
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.cpsat.accepts import accepts
 from pipecut.solvers.cpsat.engine import make_solver, search, without_relaxation
@@ -18,7 +18,7 @@ from pipecut.solvers.cpsat.model import FAMILIES, build_model, floors, lower_bou
 from pipecut.solvers.cpsat.variables import Family
 from pipecut.solvers.search.first_plan import first_plan
 from pipecut.solvers.search.incumbent import Incumbent
-from pipecut.solvers.search.stoppable import stoppable, tell_first
+from pipecut.solvers.search.stoppable import stoppable
 
 NAME = "cpsat"
 
@@ -35,11 +35,11 @@ def solve(
     much memory.
     """
     began_s, limits = time.monotonic(), begin(limits)
-    tell_first(instance, limits)
+    limits.progress(Progress(None, bounds.lower_bound(instance)))
     accepts(instance).refuse()
     tables = all_tables(instance, limits.deadline)
     posted = (*families, *redundant_families(tables))
-    upper, lower = ceiling(tables, instance.goals[0]) + 1, lower_bound(tables, floors(tables))
+    upper, lower = bounds.ceiling(tables, instance.goals[0]) + 1, lower_bound(tables, floors(tables))
     known = Incumbent(NAME, instance, limits, upper, lower, began_s=began_s)
     known.begin_where_known()
     known.offer(first_plan(tables))

@@ -41,8 +41,6 @@ FEWER = 3
 """Bytes are weighed at the price of every so-manieth octave."""
 IN_FLIGHT = (1, 4, 16)
 """For so many micro-batches in flight bytes of the stash are weighed."""
-FIRST = (0, None)
-"""All stages that begin with the first atom."""
 
 
 def _plain(kinds: int, scale: int, in_flight: Sequence[int], *, each: bool) -> ByteWeights:
@@ -67,9 +65,10 @@ def _priced(weights: ByteWeights, prices: Numbers, in_flight: Sequence[int]) -> 
     )
 
 
-def _at_once(charged: Numbers, each: Numbers, micro_batches: int) -> Numbers:
-    """Return times with all of what is charged to so many micro-batches, each of which was rounded up."""
-    once = np.maximum(0, micro_batches * (np.minimum(charged, NO_SUM >> 8) - each) - micro_batches + 1)
+def _at_once(charged: Numbers, each: Numbers, micro_batches: int, rounded: int = 1) -> Numbers:
+    """Return times with all of what is charged to so many micro-batches, in so many parts that were rounded up."""
+    off = rounded * (micro_batches - 1)
+    once = np.maximum(0, micro_batches * (np.minimum(charged, NO_SUM >> 8) - each) - off)
     return np.where(charged < FORBIDDEN, each + once, charged)
 
 
@@ -139,8 +138,8 @@ class Cells:
         return self.tables.kinds
 
     def charged(self, deadline: Deadline = NEVER) -> Cells:
-        """Return the cells of first stages with what is done once a step charged to its micro-batches."""
-        return Cells.of(self.word, (self.tables, self.held), deadline, only=FIRST)
+        """Return the cells with what is done once a step charged to its micro-batches."""
+        return Cells.of(self.word, (self.tables, self.held), deadline)
 
     def ending(self, deadline: Deadline = NEVER) -> Cells:
         """Return the cells of the same kinds with all of what is done once a step in their times.
@@ -151,7 +150,8 @@ class Cells:
         if longest_ns(self.word.whole).bit_length() + many.bit_length() > TIME_BITS:
             return self
         inside = _at_once(tables.inside, tables.each, many)
-        copies = {ends: _at_once(one, tables.copies_each[ends], many) for ends, one in tables.copies.items()}
+        # The gradients of a copy are summed, and added to those of the stage before.
+        copies = {ends: _at_once(one, tables.copies_each[ends], many, 2) for ends, one in tables.copies.items()}
         whole, part = replace(tables, inside=inside, copies=copies), many.bit_length()
         return Cells.of(self.word, (whole, self.held), deadline, part=part)
 
@@ -169,7 +169,7 @@ class Cells:
         """Make the cells of these kinds of groups. Raises StoppedError after the deadline.
 
         Times are with what is done once a step charged to its micro-batches, or those of ``each`` pass alone. Of
-        one stage ``only``, or of all first ones; with times in fewer ``part`` bits, and bytes not weighed.
+        one stage ``only``; with times in fewer ``part`` bits, and bytes not weighed.
         Layers and layouts that differ in any of some ``passes`` are told apart.
         """
         tables, held = priced
@@ -179,7 +179,7 @@ class Cells:
         received = np.zeros((len(tables.kinds), len(instance.layers) + 1), dtype=np.int64)
         nodes = Nodes.of(word, known, received if held is None else held.received, lending, only)
         alike = alike_forms(apart, held)
-        scale = max(1, scale_of(word.whole) >> part) if only is None or only == FIRST else 1
+        scale = max(1, scale_of(word.whole) >> part) if only is None else 1
         # No stage has more in flight than there are micro-batches.
         many = [one for one in IN_FLIGHT if held is not None and one <= instance.training.micro_batches]
         weights = _plain(len(tables.kinds), scale, many, each=each)

@@ -64,7 +64,6 @@ class ByFormula:
 
     def begin(self) -> None:
         """Ask how little all stages take one after another, which is where every interval begins."""
-        self.first_plans()
         found = self._ask(FORBIDDEN - 1, FORBIDDEN)
         if found is None:
             self.bound = FORBIDDEN
@@ -135,11 +134,8 @@ class ByFormula:
         if best is None or best[0] > budget:
             return None
         cells = suffixes.plan(best[1])
-        return best[0], max(self._times(cells)), cells
-
-    def _times(self, cells: list[Cell]) -> list[int]:
         own = [self._time(cell, len(cells) - 1 - at) for at, cell in enumerate(cells)]
-        return [*own, *self._crossings(cells)]
+        return best[0], max([*own, *self._crossings(cells)]), cells
 
     def _time(self, cell: Cell, slot: int) -> int:
         return time_of(self.stages.line, self.stages.least, cell, slot)

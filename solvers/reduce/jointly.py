@@ -94,9 +94,19 @@ class Jointly:
             self._learn(part, part.search)
 
     def _search(self) -> None:
-        """Go on with the part of the least bound; those come last of which ways to run stages alone are open."""
+        """Go on with the part of the least bound; those come last of which ways to run stages alone are open.
+
+        The first ones are that of the best plan, and those beside it for as long as that brings better plans.
+        """
+        while beside := [one for one in self._beside() if one.search is None and one.bound < self.best]:
+            self._go_on(beside[0])
         while open_ := [one for one in self.parts if not one.done and one.bound < self.best]:
             self._go_on(min(open_, key=lambda one: (one.settled, one.bound)))
+
+    def _beside(self) -> list[_Part]:
+        """Return the part of the best plan, and those next to it."""
+        at = next((at for at, one in enumerate(self.parts) if one.instance is self.of), None)
+        return [] if at is None else [*self.parts[at : at + 2], *self.parts[max(0, at - 1) : at]]
 
     def _learn(self, part: _Part, search: Search) -> None:
         if search.plan is not None and search.best < self.best:

@@ -78,7 +78,7 @@ class ReducedStages:
     _final: dict[tuple[int, int], NDArray[np.bool_]] = field(default_factory=dict)
     _exact: dict[tuple[int, int, int, int], tuple[int, StageLabel | None]] = field(default_factory=dict)
     _most: int = FORBIDDEN
-    _ending: ReducedStages | None = None
+    _others: dict[Callable[[Cells, Deadline], Cells], ReducedStages] = field(default_factory=dict)
     _labels_of: dict[tuple[int, int, int, int], StageLabel | None] = field(default_factory=dict)
     _labels: dict[tuple[int, int, int], StageLabels] = field(default_factory=dict)
     _forms: dict[object, tuple[int, ...]] = field(default_factory=dict)
@@ -102,23 +102,21 @@ class ReducedStages:
         return ReducedStages(word, line, deadline, each, {seat: of[one] for seat, one in like.items()}, {*firsts})
 
     def charged(self) -> ReducedStages:
-        """Return first stages with what is done once a step charged to its micro-batches."""
-        return self._with(lambda cells: cells.charged(self.deadline))
+        """Return the same stages with what is done once a step charged to its micro-batches."""
+        return self._with(Cells.charged)
 
     def ending(self) -> ReducedStages:
         """Return the same stages with all of what is done once a step in their times."""
-        if self._ending is None:
-            self._ending = self._with(lambda cells: cells.ending(self.deadline))
-        return self._ending
+        return self._with(Cells.ending)
 
-    def _with(self, made: Callable[[Cells], Cells]) -> ReducedStages:
-        known: dict[int, Cells] = {}
-        seats: dict[int, _Seat] = {}
-        for seat, where in self._seats.items():
-            if id(where.cells) not in known:
-                known[id(where.cells)] = made(where.cells)
-            seats[seat] = _Seat(known[id(where.cells)], where.kinds)
-        return ReducedStages(self.word, self.line, self.deadline, False, seats, set(self._true))
+    def _with(self, made: Callable[[Cells, Deadline], Cells]) -> ReducedStages:
+        if made not in self._others:
+            cells = {id(one.cells): one.cells for one in self._seats.values()}
+            known = {at: made(one, self.deadline) for at, one in cells.items()}
+            seats = {seat: _Seat(known[id(one.cells)], one.kinds) for seat, one in self._seats.items()}
+            others = ReducedStages(self.word, self.line, self.deadline, False, seats, set(self._true))
+            self._others[made] = others
+        return self._others[made]
 
     def weighed(
         self, seat: int, priced: PricedPasses, often: Numbers, stage: tuple[int, int], *, apart: bool = False
@@ -192,16 +190,29 @@ class ReducedStages:
 
     def _bounds(self, seat: int, in_flight: int) -> Numbers:
         """Return ``[kind, node]``: the least time on each kind of a seat; FORBIDDEN where that is of no use."""
-        ending, most = self.ending() if self._most < FORBIDDEN else None, self._most
-        if ending is not None and (seat in self._true) != (seat in ending._true):
-            self._split(seat)
-            ending._split(seat)
+        charged = 0 if self._most == FORBIDDEN else self._alike(self.charged(), seat)._bounds(seat, in_flight)
         where = self._seats[seat]
         found = where.cells.least(in_flight)[where.distinct]
-        if ending is None:
-            return found
-        last = ending._seats[seat].cells.least(in_flight)[where.distinct]
-        return np.where((self.micro_batches - 1) * np.minimum(found, most) + last < most, found, FORBIDDEN)
+        return np.where(self._in_a_step(charged) < self._most, found, FORBIDDEN)
+
+    def _alike(self, other: ReducedStages, seat: int) -> ReducedStages:
+        """Return the same stages with other times, in which a seat is priced itself if it is here."""
+        if (seat in self._true) != (seat in other._true):
+            self._split(seat)
+            other._split(seat)
+        return other
+
+    def _in_a_step(self, charged: Numbers | int) -> Numbers:
+        # What is charged to a layer was rounded up, and so was what is charged to a copy of weights.
+        many, rounded = self.micro_batches, 2 * len(self.word.whole.layers)
+        return many * (np.minimum(charged, FORBIDDEN // many) - rounded)
+
+    def whole(self, seat: int, slot: int) -> Numbers:
+        """Return ``[first atom, atom behind the last]``: what a stage takes in a step at least, all in all.
+
+        That is all its pairs of passes, in any way to run it, and what is then done once a step.
+        """
+        return self._in_a_step(self._alike(self.charged(), seat).least(seat, slot))
 
     def ended(self, seat: int, slot: int) -> Numbers:
         """Return the same with all that is done once a step: where that is charged to passes it is in them."""

@@ -24,7 +24,7 @@ import numpy as np
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.limits import NEVER, Deadline, StoppedError, in_time
-from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
+from pipecut.formulation.outcome import Limits, Outcome, Proof
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.search.first_plan import simple_plan
 from pipecut.solvers.search.support import of_memory_by_slot, of_single_stages
@@ -123,13 +123,6 @@ def with_simple_plan(instance: Instance, unknown: Outcome) -> Outcome:
     value, plan = found
     notes = (*unknown.notes, "no plan found in time but a simple one")
     return replace(unknown, proof=Proof.FEASIBLE, plan=plan, objective=value, notes=notes)
-
-
-def tell_first(instance: Instance, limits: Limits) -> int:
-    """Report the bound that needs no search before anything that takes long, and return it."""
-    bound = lower_bound(instance)
-    limits.progress(Progress(None, bound))
-    return bound
 
 
 def _instance(first: object) -> Instance:

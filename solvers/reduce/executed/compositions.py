@@ -6,6 +6,7 @@ least time ``p`` of a pair of passes of each stage a step takes at least (``solv
 * ``pre + M p`` for every stage, with ``pre`` the pairs and transfers before it, and
 * ``pre + 2 tail + (M - s - 2) p`` for one with s stages behind it, where M >= s + 2, with ``tail`` its own pairs
   and transfers and those behind it;
+* ``w``, all pairs of passes of a stage and what it does once a step, in any one way to run it;
 * ``(M - 1) p + e``, and ``2 tail + (M - s - 3) p + e`` where M >= s + 2, with ``e`` a pair with all that the stage
   does once a step: the step ends no sooner than that is done behind the last backward pass of the stage;
 * ``pre + 2 tail + q run + r p`` for k stages one behind the other, the first of which has s behind it, where
@@ -50,7 +51,8 @@ class _Fronts:
     ``pre`` is the sum of all stages so far and the boundaries between them. ``alone`` is the largest ``pre + M p``
     of a stage, ``twice`` the largest ``(M - s - 2) p - pre``, ``slowest`` the least of these if one of them is the
     slowest of the plan. ``runs[column, k - 1]`` is the sum of the last k stages and the boundaries between them, 0
-    where there are fewer. ``before`` is the column of one stage less, -1 for no stage.
+    where there are fewer. ``before`` is the column of one stage less, -1 for no stage. ``least`` is what no plan
+    that begins so undercuts.
     """
 
     x: Numbers
@@ -62,13 +64,14 @@ class _Fronts:
     slowest: Numbers
     runs: Numbers
     before: Numbers
+    least: Numbers
 
     @staticmethod
     def joined(rows: list[_Fronts]) -> _Fronts:
         """Return the columns of all."""
         return _Fronts(*(np.concatenate([getattr(row, name) for row in rows]) for name in _Fronts.__slots__))
 
-    def some(self, kept: NDArray[np.bool_]) -> _Fronts:
+    def some(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> _Fronts:
         """Return some of the columns."""
         return _Fronts(*(getattr(self, name)[kept] for name in _Fronts.__slots__))
 
@@ -77,7 +80,14 @@ class _Fronts:
         """Return the beginning of all plans, if plans begin there; else none."""
         zero = np.zeros(int(begins), dtype=np.int64)
         runs = np.zeros((len(zero), RUNS), dtype=np.int64)
-        return _Fronts(zero, zero, zero, zero, zero, zero + NOTHING, zero + FORBIDDEN, runs, zero - 1)
+        return _Fronts(zero, zero, zero, zero, zero, zero + NOTHING, zero + FORBIDDEN, runs, zero - 1, zero)
+
+    def first(self, width: int, atoms: int) -> _Fronts:
+        """Return so many columns of the least bounds, one of those whose last stage has one size and end."""
+        order = np.lexsort((self.pre, self.least))
+        ends = (self.size * (int(self.x.max(initial=0)) + 1) + self.x) * atoms + self.atom
+        _, firsts = np.unique(ends[order], return_index=True)
+        return self.some(order[np.sort(firsts)[:width]])
 
 
 @dataclass(slots=True)
@@ -86,14 +96,19 @@ class Compositions:
 
     slowest: SlowestFirst
 
-    def all(self) -> Iterator[tuple[int, list[Cell]]] | None:
-        """Return bounds and cells, the least first; None where there are too many beginnings to look at."""
+    def all(self, width: int = 0) -> Iterator[tuple[int, list[Cell]]] | None:
+        """Return bounds and cells, the least first; None where there are too many beginnings to look at.
+
+        With a ``width`` those of the least bounds alone are gone on with, so many with as many stages behind them.
+        """
         levels: list[_Fronts] = []
         grown: list[_Fronts] = []
         sums, chosen = self.slowest.sums, self.slowest.chosen
         for slot in range(len(sums.found) - 1, -1, -1):
             level = _Fronts.joined([_Fronts.nothing(slot + 1 >= sums.numbers[0]), *grown])
-            if len(level.x) > MOST:
+            if width:
+                level = level.first(width, self.slowest.stages.atoms + 1)
+            elif len(level.x) > MOST:
                 return None
             levels.append(level)
             parts = (np.arange(at, min(at + AT_ONCE, len(level.x))) for at in range(0, len(level.x), AT_ONCE))
@@ -131,8 +146,10 @@ class Compositions:
         x, times = level.x[rows] + sums.line.sizes[size], sums.cells(seat, slot)[level.atom[rows]]
         row, stop = np.nonzero((times < FORBIDDEN) & (once[x] < FORBIDDEN))
         p, before, at = times[row, stop], pre[row], (x[row], stop)
-        e = np.maximum(p, stages.ending().least(seat, slot)[level.atom[rows][row], stop])
-        alone = np.maximum(level.alone[rows][row], (many - 1) * p + np.maximum(before + p, e))
+        where = level.atom[rows][row], stop
+        e = np.maximum(p, stages.ending().least(seat, slot)[where])
+        alone = np.maximum(before + many * p, stages.whole(seat, slot)[where])
+        alone = np.maximum(alone, np.maximum(level.alone[rows][row], (many - 1) * p + e))
         twice, slowest = level.twice[rows][row], level.slowest[rows][row]
         if many >= slot + 2:
             twice = np.maximum(twice, (many - slot - 3) * p + e - 2 * before)
@@ -149,7 +166,8 @@ class Compositions:
         p, joined = p[kept], (pre - level.pre[rows])[row] + p[kept]
         some = level.runs[rows][row][:, :-1]
         runs = np.concatenate([p[:, None], np.where(some > 0, some + joined[:, None], 0)], axis=1)
-        found = _Fronts(x[row], size_, stop, after[kept], alone[kept], twice[kept], slowest[kept], runs, rows[row])
+        ways = after[kept], alone[kept], twice[kept], slowest[kept]
+        found = _Fronts(x[row], size_, stop, *ways, runs, rows[row], bound[kept])
         return self._with_runs(found, slot, p, once[x[row], stop])
 
     def _with_runs(self, fronts: _Fronts, slot: int, p: Numbers, rest: Numbers) -> _Fronts:
@@ -161,9 +179,9 @@ class Compositions:
         twice = np.where(more >= 0, often * fronts.runs + left * p[:, None] - pre, NOTHING).max(axis=1)
         twice = np.maximum(fronts.twice, twice)
         behind = (pre + -(-many // (slot + length)) * (whole[:, None] - pre)).max(axis=1)
-        kept = np.maximum(behind, twice + 2 * whole) <= self.slowest.budget
+        least = np.maximum(fronts.least, np.maximum(behind, twice + 2 * whole))
         alone = fronts.alone if slot else np.maximum(fronts.alone, behind)
-        return replace(fronts, alone=alone, twice=twice).some(kept)
+        return replace(fronts, alone=alone, twice=twice, least=least).some(least <= self.slowest.budget)
 
     def _cells(self, levels: list[_Fronts], ends: _Fronts, at: int) -> list[Cell]:
         """Go back from the end of a plan to its first stage."""

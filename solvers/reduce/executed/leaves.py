@@ -35,16 +35,7 @@ from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.programme import Cell, time_of
 from pipecut.solvers.reduce.reduced_stages import ReducedStages
 from pipecut.solvers.step_time.bounds.game import equilibrium
-from pipecut.solvers.step_time.bounds.paths import (
-    ACTIVATION,
-    BACKWARD,
-    FORWARD,
-    GRADIENT,
-    ROWS,
-    SYNC,
-    PassPath,
-    longest_path,
-)
+from pipecut.solvers.step_time.bounds.paths import COUNTED, ROWS, SENT, PassPath, longest_path
 
 ROUNDS = 12
 """So often paths are weighed anew."""
@@ -52,7 +43,6 @@ Way = tuple[Numbers, Group, Callable[[], StageLabel]]
 """What a stage takes in each pass, and its group, and how its label is had."""
 UNIT_BITS, SUM_BITS = 16, 54
 """Weights add up to so much at most, and weighted sums stay below so many bits."""
-COUNTED = [FORWARD, BACKWARD, SYNC]
 
 
 def counted_passes(instance: Instance, stage: Stage) -> tuple[int, ...]:
@@ -68,8 +58,7 @@ def rows_of(instance: Instance, plan: Plan, passes: Iterable[tuple[int, ...]]) -
         rows[COUNTED, at] = own
         if at:
             where = stage.span.first, plan.link_before(instance, at)
-            rows[ACTIVATION, at - 1] = activation_ns(instance, *where)
-            rows[GRADIENT, at - 1] = gradient_ns(instance, *where)
+            rows[SENT, at - 1] = activation_ns(instance, *where), gradient_ns(instance, *where)
     return rows
 
 
@@ -314,7 +303,7 @@ class Leaves:
     def _answered(self, known: _Known, below: int) -> Plan | None:
         """Weigh paths; return the plan that takes least by them; None where the composition has none below."""
         unit, often = self._weights(known, below)
-        transfers = int((often[[ACTIVATION, GRADIENT]] * known.passes[0][[ACTIVATION, GRADIENT]]).sum())
+        transfers = int((often[SENT] * known.passes[0][SENT]).sum())
         counts = [often[COUNTED, stage] for stage in range(len(known.cells))]
         slots = range(len(known.cells) - 1, -1, -1)
         rows = list(zip(known.cells, slots, counts, strict=True))

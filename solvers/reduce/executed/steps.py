@@ -4,11 +4,15 @@ Before it, where servers are alike, stages are searched by how many devices they
 micro-batches out, and come close soon (``solvers.reduce.by_count``). What they leave is little for the search by
 places, which ends with a proof. Both use the same stages: what one has settled is settled for the other.
 
+It begins with a look ahead: the beginnings of compositions that promise most are gone on with, few with as many
+stages behind them. Plans of what comes of it are priced, and stages settled, for as long as plans get better.
+
 Plans are sorted by what their slowest stage takes: intervals of that are halved, that with the least bound first
 (``solvers.reduce.executed.slowest``). Where an interval is narrow the compositions of its plans are looked at
 (``solvers.reduce.executed.compositions``), those that take little more than its bound first: their stages are
 settled, and what is then still below the best plan is settled by weighing its paths
-(``solvers.reduce.executed.leaves``). Where none is left the bound has risen. Last come the compositions of which
+(``solvers.reduce.executed.leaves``). Where none is left the bound has risen; and where the first one is far above
+it, that is done later, if nothing else is below. Last come the compositions of which
 paths leave a gap: the modes of their stages, and the ways to run these, are tried. So the search ends with a
 proof, but where they are more than can be told apart; then the bound is what is left.
 """
@@ -29,13 +33,15 @@ from pipecut.solvers.reduce.reduced_stages import ReducedStages
 
 # Compositions are looked at in intervals that are no longer than such a part of where they begin.
 NARROW = 24
-# Good plans have a slowest stage that takes longer than all devices need by no more than such a part.
-LITTLE = 4
 # Compositions are listed that take more than the bound by such a part of it at first, and by such at least.
 PART, FINEST = 16, 4096
 # So many compositions are settled before others are looked for, and of so many a plan is made; of twice as many
 # where nothing that was settled changed what stages take, as then no others would be found.
 SOME, TRIED, MANY = 6, 30, 10_000
+# Compositions are settled that take more than the bound by such a part of it at most.
+CLOSE = 256
+# With so many beginnings as many stages behind is gone on where plans are looked for alone.
+WIDTH = 1000
 
 
 @dataclass(order=True, slots=True)
@@ -86,11 +92,24 @@ class ByStep:
     def begin(self) -> None:
         """Ask about all plans whose slowest stage takes no more than is of use."""
         self.stages.leave_out(self.most)
-        hi, pace = self.most // self.stages.micro_batches, self.stages.pace_ns()
-        little = min(hi, pace + pace // LITTLE)
-        self._put(pace - 1, little, self.stages.micro_batches * pace)
-        self._put(little, hi, self.stages.micro_batches * pace)
+        pace, many = self.stages.pace_ns(), self.stages.micro_batches
+        self._look_ahead(pace - 1)
+        self._put(pace - 1, self.most // many, many * pace)
         self._learn()
+
+    def _look_ahead(self, lo: int) -> None:
+        """Price plans of what promises most among a few beginnings while they get better, and settle the first."""
+        before = self.most + 1
+        while self.most < before:
+            before = self.most
+            found = self._bounds(lo, before // self.stages.micro_batches)
+            rows = None if found is None else Compositions(found).all(WIDTH)
+            some = [cells for bound, cells in islice(rows or (), TRIED) if bound < before]
+            for cells in some:
+                self._price(cells)
+            self.stages.leave_out(self.most)
+            for cells in some[:SOME]:
+                self._tightened(cells)
 
     def step(self) -> bool:
         """Halve the interval that promises least, or look at its compositions; tell whether anything is left."""
@@ -123,8 +142,6 @@ class ByStep:
     def _put(self, lo: int, hi: int, bound: int) -> None:
         if lo < hi and (found := self._bounds(lo, hi)) is not None:
             heapq.heappush(self._open, _Open(max(bound, found.least), lo, hi))
-            if (shortest := found.sums.best()) is not None:
-                self._price(found.sums.plan(shortest[1]))
 
     def _bounds(self, lo: int, hi: int, budget: int = FORBIDDEN) -> SlowestFirst | None:
         """Bound the plans whose slowest stage takes more than lo, at most hi, within a budget; None for none."""
@@ -146,7 +163,9 @@ class ByStep:
         within = takewhile(lambda row: row[0] < self.most, rows or ())
         number = max(TRIED, self._some)
         fresh = list(islice((row for row in within if tuple(row[1]) not in self._closed), number))
-        self._settle(fresh)
+        # What is far above the bound is settled when nothing else is below it.
+        if fresh and fresh[0][0] <= interval.bound + interval.bound // CLOSE:
+            self._settle(fresh)
         if fresh:
             heapq.heappush(self._open, replace(interval, bound=max(interval.bound, min(fresh[0][0], self.most))))
         elif most < self.most - 1:
@@ -179,7 +198,8 @@ class ByStep:
         """Price the plan of a composition that has none yet."""
         if tuple(cells) not in self._seen:
             self._seen.add(tuple(cells))
-            self._leaves.value(cells, self.stages.plan(cells, (self.most - 1) // self.stages.micro_batches))
+            for stages in (self.stages, self.stages.charged()):
+                self._leaves.value(cells, stages.plan(cells, (self.most - 1) // stages.micro_batches))
 
     def _tightened(self, cells: list[Cell]) -> bool:
         """Settle the stages of a composition as far as they are of use; tell whether anything changed."""

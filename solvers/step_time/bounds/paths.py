@@ -18,6 +18,7 @@ from pipecut.solvers.step_time.bounds.columns import Formula
 
 FORWARD, BACKWARD, ACTIVATION, GRADIENT, SYNC = range(5)
 ROWS = 5
+COUNTED, SENT = [FORWARD, BACKWARD, SYNC], [ACTIVATION, GRADIENT]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

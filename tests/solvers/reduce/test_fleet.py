@@ -221,8 +221,10 @@ def test_stages_of_plans_take_no_less_than_is_said_with_what_they_do_once_a_step
     x, space, line = 0, stages.passes.word.space, stages.passes.line
     for at, stage in enumerate(plan.stages if plan is not None else ()):
         run, seat = space.run(stage.span), int(line.seat[x, line.sizes.index(stage.group.devices)])
-        least = stages.ended(seat, len(plan or ()) - 1 - at)[run.first, run.stop]
-        assert least <= sum(counted_passes(instance, stage))
+        slot, (forward, backward, sync) = len(plan or ()) - 1 - at, counted_passes(instance, stage)
+        assert stages.ended(seat, slot)[run.first, run.stop] <= forward + backward + sync
+        whole = instance.training.micro_batches * (forward + backward) + sync
+        assert stages.passes.whole(seat, slot)[run.first, run.stop] <= whole
         x += stage.group.devices
 
 

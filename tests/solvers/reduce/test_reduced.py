@@ -228,6 +228,7 @@ def test_bounds_leave_the_stages_of_the_best_plan_and_its_paths_prove_no_more_th
     found = Compositions(slowest).all()
     assert found is not None
     rows = list(found)
+    assert all(row in rows for row in Compositions(slowest).all(2) or ())
     plans = list[Plan]()
 
     def taken(plan: Plan, value: int) -> int:
