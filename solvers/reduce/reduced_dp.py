@@ -102,7 +102,7 @@ MOST_JOINTS = 20_000_000
 """Pairs of sizes at places of the line."""
 MOST_SUMS = 2_000_000
 """So many stages are looked at by their places, for each number of stages behind them; else by their devices."""
-MOST_PLACED = 30_000_000
+MOST_PLACED = 60_000_000
 """The same of an executed step, for what counts of devices leave."""
 
 
