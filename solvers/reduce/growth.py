@@ -43,8 +43,8 @@ FAST, STASH, LEAN = 0, 1, 2
 """The rows of weights of time alone, of the stash alone, and the first of all that is held."""
 _Atom = tuple[int, int, tuple[bool, ...]]
 """The program of an atom, what it reads (``solvers.atoms.blocks``), and whether it may be computed again."""
-# The first atom of one stage and where it ends (None: all that begin there); or all stages.
-Only = tuple[int, int | None] | None
+# The first atom of one stage and where it ends; or all stages.
+Only = tuple[int, int] | None
 Lies = tuple[tuple[int, ...], ...]
 """The numbers of the layouts in which each of what is live may lie."""
 
