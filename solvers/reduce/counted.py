@@ -163,7 +163,7 @@ class ExecutedStages:
 
     @property
     def charged(self) -> ReducedStages:
-        """Return first stages with what they do once a step charged. Cost: their cells, the first time."""
+        """Return the stages with what they do once a step charged. Cost: their cells, the first time."""
         if self._charged is None:
             self._charged = self.passes.charged()
         return self._charged

@@ -193,6 +193,7 @@ class ReducedStages:
         charged = 0 if self._most == FORBIDDEN else self._alike(self.charged(), seat)._bounds(seat, in_flight)
         where = self._seats[seat]
         found = where.cells.least(in_flight)[where.distinct]
+        # Where no value is known that plans have to be below, nothing is left out.
         return np.where(self._in_a_step(charged) < self._most, found, FORBIDDEN)
 
     def _alike(self, other: ReducedStages, seat: int) -> ReducedStages:

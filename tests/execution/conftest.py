@@ -52,10 +52,8 @@ class _Form:
         held = (one.untyped_storage()._cdata, one.storage_offset())
         numbers = [self.numbers.setdefault(key, len(self.numbers)) for key in (id(one), held)]
         values, stands = None, not isinstance(one, nn.Parameter)  # those of a constant stand in the program
-        self.known &= one.device.type == "cpu"
-        self.known &= not stands or (
-            one.numel() <= VALUES and one.dtype != torch.bfloat16
-        )  # numpy has none of these
+        readable = one.numel() <= VALUES and one.dtype != torch.bfloat16  # which numpy does not have
+        self.known &= one.device.type == "cpu" and (readable or not stands)
         if stands and self.known:
             values = one.detach().numpy().tobytes()
         return *numbers, tuple(one.shape), one.stride(), one.dtype, one.requires_grad, values
