@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pipecut.formulation.costs.once import once
 from pipecut.solvers.installed import PLANNERS, loaded, missing, registered
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ def find_any(name: str) -> SolverEntry:
     raise ValueError(f"no solver {name!r}; expected one of {known}{missing(PLANNERS, 'planners')}")
 
 
+@once()
 def is_reduced(instance: Instance) -> bool:
     """Tell whether the reduction is asked about an instance before others.
 

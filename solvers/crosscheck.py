@@ -42,18 +42,11 @@ from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof,
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers import catalogue
+from pipecut.solvers import catalogue, ingredients
 from pipecut.solvers.catalogue import MAIN, find_any
 from pipecut.solvers.certifying import certify, confirmed_bounds
 from pipecut.solvers.goals import limited, solve_in_order
-from pipecut.solvers.ingredients import (
-    Ingredient,
-    ground_of,
-    independent_of,
-    is_described,
-    methods_of,
-    shared_with,
-)
+from pipecut.solvers.ingredients import ground_of, independent_of, is_described, methods_of, shared_with
 from pipecut.solvers.search.stoppable import in_background
 
 if TYPE_CHECKING:
@@ -460,15 +453,15 @@ class Check:
     seconds: float
 
     @property
-    def shared(self) -> tuple[Ingredient, ...] | None:
+    def shared(self) -> tuple[ingredients.Ingredient, ...] | None:
         """What route and claimant both rest on beyond common ground; None: nobody said what the claimant reads."""
         return shared_with(self.claim.by, self.route.name)
 
     @property
-    def ground(self) -> tuple[Ingredient, ...]:
+    def ground(self) -> tuple[ingredients.Ingredient, ...]:
         """What of their common ground route and claimant read beside the problem statement."""
         found = {one for method in self.claim.by for one in ground_of(method, self.route.name)}
-        return tuple(one for one in Ingredient if one in found)
+        return tuple(one for one in ingredients.Ingredient if one in found)
 
     @property
     def confirms(self) -> bool:

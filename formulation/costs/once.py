@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pipecut.formulation.problem.instance import Instance
+if TYPE_CHECKING:
+    from pipecut.formulation.problem.instance import Instance
 
 _Pricing = TypeVar("_Pricing", bound=Callable[..., Any])
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pipecut.formulation.problem.training import Training
 
 NS_PER_SECOND = 10**9
+# Products of a backward pass for one of the forward pass: for the input, and for the weights.
 BOTH_GRADIENTS = 2
-"""Products of a backward pass for one of the forward pass: for the input, and for the weights."""
 Passes = tuple[int, int]
 """Forward and backward pass in ns, each rounded up."""
 

@@ -84,8 +84,9 @@ def narrower(instance: Instance) -> list[Instance]:
     asked = replace(instance.constraints, placement=Placement.LINE, at_most=(), splits=splits)
     for own in [asked, replace(asked, recompute=Recompute.ALLOWED)][: 1 + (asked.recompute is Recompute.BLOCKS)]:
         with contextlib.suppress(ValueError):
-            like = partial(replace, instance, cost=cost, constraints=own, goals=instance.goals[:1])
-            found = [like(training=one) for one in plain.choices]
+            like = replace(instance, cost=cost, constraints=own, goals=instance.goals[:1], training=plain)
+            # Where it is the instance itself what is known of that need not be found out again.
+            found = [(instance if like == instance else like).trained(one) for one in plain.choices]
             if all(map(is_reduced, found)):
                 same = (plain, cost, own) == (training, instance.cost, instance.constraints)
                 return [] if same and not chooses_order(instance) else found

@@ -14,17 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipecut.solvers.atoms.programs import OUTSIDE
+from pipecut.solvers.reduce import form_sums
 from pipecut.solvers.reduce.cells import Cells
-from pipecut.solvers.reduce.form_sums import (
-    NO_SUM,
-    AtomForms,
-    ByteWeights,
-    Choice,
-    Factor,
-    LayerSums,
-    Numbers,
-    eliminated,
-)
+from pipecut.solvers.reduce.form_sums import AtomForms, ByteWeights, Choice, Factor, LayerSums, Numbers, eliminated
 from pipecut.solvers.reduce.growth import AtomGrowth
 
 
@@ -136,7 +128,7 @@ class StageLabels:
         nodes = self.way(first, stop)
         rows = [self._state(node) for node in nodes]
         state = rows[-1][0][..., price]
-        if int(state.min()) >= NO_SUM:
+        if int(state.min()) >= form_sums.NO_SUM:
             return None
         right: tuple[int, ...] = tuple(int(one) for one in np.unravel_index(state.argmin(), state.shape))
         found: list[AtomLabel] = []
@@ -174,7 +166,7 @@ class StageLabels:
         rows = [*path[:many], *other[many:]]
         if 0 < many < len(rows) and path[many - 1].right != other[many].left:
             node, left, right = self.way(*ends)[many], path[many - 1].right, other[many].right
-            if self._least(node)[0][(*left, *right, price)] >= NO_SUM:
+            if self._least(node)[0][(*left, *right, price)] >= form_sums.NO_SUM:
                 return None
             rows[many] = self._atom(node, left, right, price, again=self._is_again(node, (*left, *right), price))
         return self.of_path(rows)
@@ -196,13 +188,14 @@ class StageLabels:
         for node in reversed(nodes):
             table, live = self._least(node)
             width = table.ndim - 1 - len(live)
-            sums = np.minimum(table + found[-1].reshape((*(1,) * width, *found[-1].shape)), NO_SUM)
+            sums = np.minimum(table + found[-1].reshape((*(1,) * width, *found[-1].shape)), form_sums.NO_SUM)
             found.append(sums.min(axis=tuple(range(width, table.ndim - 1))) if live else sums)
         return found[::-1]
 
     def _outside(self, node: int) -> Numbers:
-        width = self.growth.sums.programs.all[self.growth.nodes.program[node]].width
-        found = np.full((*(len(self.growth.sums.ends),) * width, len(self.prices)), NO_SUM, dtype=np.int64)
+        sums, program = self.growth.sums, self.growth.nodes.program[node]
+        width = sums.programs.all[program].width
+        found = np.full((*(len(sums.ends),) * width, len(self.prices)), form_sums.NO_SUM, dtype=np.int64)
         found[(-1,) * width] = 0
         return found
 
@@ -217,7 +210,7 @@ class StageLabels:
             factor, live = self._least(node)
             width = before.ndim - 1
             wide = before.reshape((*before.shape[:-1], *(1,) * len(live), before.shape[-1]))
-            joined = np.minimum(wide + factor, NO_SUM)
+            joined = np.minimum(wide + factor, form_sums.NO_SUM)
             self._states[node] = joined.min(axis=tuple(range(width))) if width else joined, joined
         return self._states[node]
 
@@ -240,7 +233,7 @@ class StageLabels:
         axes = [*range(width), *atom.live]
         if len(set(axes)) == len(axes):
             return sums.transpose(*(found.over.index(one) for one in axes), -1)
-        table = np.full((*(ends,) * len(axes), len(self.prices)), NO_SUM, dtype=np.int64)
+        table = np.full((*(ends,) * len(axes), len(self.prices)), form_sums.NO_SUM, dtype=np.int64)
         for place in np.ndindex(*sums.shape[:-1]):
             of = dict(zip(found.over, place, strict=True))
             table[tuple(of[one] for one in axes)] = sums[place]
@@ -294,7 +287,7 @@ class StageLabels:
             [n for n, form in enumerate(atom.forms[one]) if sums.alike.get(form, form) == end]
             for one, end in wanted
         ]
-        best = NO_SUM + 1
+        best = form_sums.NO_SUM + 1
         chosen: tuple[int, ...] = ()
         for numbers in np.ndindex(*(len(row) for row in places)):
             some = tuple(row[n] for row, n in zip(places, numbers, strict=True))

@@ -22,16 +22,8 @@ from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import FORBIDDEN, longest_ns, most_bytes
 from pipecut.solvers.atoms.blocks import Lending
 from pipecut.solvers.atoms.programs import programs
-from pipecut.solvers.reduce.form_sums import (
-    NO_SUM,
-    TIME_BITS,
-    ByteWeights,
-    LayerSums,
-    Numbers,
-    alike_forms,
-    product,
-    scale_of,
-)
+from pipecut.solvers.reduce import form_sums
+from pipecut.solvers.reduce.form_sums import NO_SUM, ByteWeights, LayerSums, Numbers, alike_forms, product
 from pipecut.solvers.reduce.growth import FAST, LEAN, STASH, AtomGrowth, Nodes, Only, RecomputeCase
 from pipecut.solvers.reduce.kinds import Priced
 from pipecut.solvers.reduce.word import Word
@@ -147,7 +139,7 @@ class Cells:
         Bytes are not weighed against these. Where they could leave 64 bits, these cells themselves.
         """
         many, tables = self.word.short.training.micro_batches, self.tables
-        if longest_ns(self.word.whole).bit_length() + many.bit_length() > TIME_BITS:
+        if longest_ns(self.word.whole).bit_length() + many.bit_length() > form_sums.TIME_BITS:
             return self
         inside = _at_once(tables.inside, tables.each, many)
         # The gradients of a copy are summed, and added to those of the stage before.
@@ -179,7 +171,7 @@ class Cells:
         received = np.zeros((len(tables.kinds), len(instance.layers) + 1), dtype=np.int64)
         nodes = Nodes.of(word, known, received if held is None else held.received, lending, only)
         alike = alike_forms(apart, held)
-        scale = max(1, scale_of(word.whole) >> part) if only is None else 1
+        scale = max(1, form_sums.scale_of(word.whole) >> part) if only is None else 1
         # No stage has more in flight than there are micro-batches.
         many = [one for one in IN_FLIGHT if held is not None and one <= instance.training.micro_batches]
         weights = _plain(len(tables.kinds), scale, many, each=each)

@@ -19,16 +19,8 @@ from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.solvers.atoms.blocks import SETTLED, Lending
 from pipecut.solvers.atoms.programs import OUTSIDE, Key, Programs
-from pipecut.solvers.reduce.form_sums import (
-    MOST_BYTES,
-    NO_SUM,
-    Factor,
-    LayerSums,
-    Numbers,
-    eliminated,
-    of_atom,
-    product,
-)
+from pipecut.solvers.reduce import form_sums
+from pipecut.solvers.reduce.form_sums import NO_SUM, Factor, LayerSums, Numbers, eliminated, of_atom, product
 from pipecut.solvers.reduce.word import Word
 
 PRICES = 6
@@ -355,7 +347,7 @@ class AtomGrowth:
             layouts = [
                 np.zeros(len(kinds), np.int64) if one == OUTSIDE else held[:, one] for one in self.sums.ends
             ]
-            bytes_ = np.minimum(np.stack(layouts), MOST_BYTES)[:, None, :]
+            bytes_ = np.minimum(np.stack(layouts), form_sums.MOST_BYTES)[:, None, :]
             cost = product(self.sums.weights.stash[None][..., kinds], bytes_)
             found[read.source] = found.get(read.source, 0) + cost
         return found

@@ -17,6 +17,7 @@ from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.reduce.by_count import ByCount
 from pipecut.solvers.reduce.executed.steps import ByStep
 from pipecut.solvers.reduce.reduced_dp import NAME, Search, gone_on, search_of
 
@@ -24,7 +25,11 @@ SearchOf = Callable[[Instance, int, Deadline], Search]
 """Begins the search of an instance for plans below a value: bounds of all its plans, and plans of it."""
 
 
-@dataclass(slots=True)
+# So often one goes on with a search until it has a good plan; with others once.
+GOES: dict[object, int] = {ByStep: 2, ByCount: 8}
+
+
+@dataclass(slots=True, eq=False)
 class _Part:
     """One instance: its search (None: not begun), and what no plan of it undercuts."""
 
@@ -32,6 +37,7 @@ class _Part:
     bound: int
     search: Search | None = None
     done: bool = False
+    goes: int = 0
 
     @property
     def settled(self) -> bool:
@@ -81,7 +87,7 @@ class Jointly:
     def _go_on(self, part: _Part) -> None:
         """Go on with a part, which is begun where it was not."""
         self.limits.deadline.check()
-        begun = part.search is not None
+        begun, part.goes = part.search is not None, part.goes + 1
         search = part.search or self.begun_by(part.instance, self.best, self.limits.deadline)
         part.search, search.upper = search, self.best
         try:
@@ -94,19 +100,24 @@ class Jointly:
             self._learn(part, part.search)
 
     def _search(self) -> None:
-        """Go on with the part of the least bound; those come last of which ways to run stages alone are open.
-
-        The first ones are that of the best plan, and those beside it for as long as that brings better plans.
-        """
-        while beside := [one for one in self._beside() if one.search is None and one.bound < self.best]:
-            self._go_on(beside[0])
+        """Go on with one part after another until none may have better plans."""
         while open_ := [one for one in self.parts if not one.done and one.bound < self.best]:
-            self._go_on(min(open_, key=lambda one: (one.settled, one.bound)))
+            self._go_on(self._next(open_))
 
-    def _beside(self) -> list[_Part]:
-        """Return the part of the best plan, and those next to it."""
-        at = next((at for at, one in enumerate(self.parts) if one.instance is self.of), None)
-        return [] if at is None else [*self.parts[at : at + 2], *self.parts[max(0, at - 1) : at]]
+    def _next(self, open_: list[_Part]) -> _Part:
+        """Return the part to go on with: that of the least bound, those last of which ways to run stages are open.
+
+        Before that the part of the best plan, and those beside it, go on as far as it takes to have a good plan;
+        and then all are begun, from there on, as nothing is known of one that is not.
+        """
+        at, own = self.parts.index, next((one for one in self.parts if one.instance is self.of), None)
+        if own is not None:
+            near = sorted(open_, key=lambda one: (abs(at(one) - at(own)), at(one) < at(own)))
+            beside = (one for one in near if abs(at(one) - at(own)) <= 1)
+            first = [one for one in beside if one.goes < GOES.get(type(one.search), 1)]
+            if first or (first := [one for one in near if one.search is None]):
+                return first[0]
+        return min(open_, key=lambda one: (one.settled, one.bound))
 
     def _learn(self, part: _Part, search: Search) -> None:
         if search.plan is not None and search.best < self.best:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pipecut.formulation.costs.once import once
 from pipecut.formulation.problem.constraints import Constraints
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import ALL_BUT_NAME, Instance
@@ -49,6 +50,7 @@ class Word:
         return CutSpace.of(self.short)
 
     @staticmethod
+    @once()
     def of(instance: Instance) -> Word:
         """Read an instance as a word. Cost: linear in layers and edges, times PERIODS.
 

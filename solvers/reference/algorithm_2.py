@@ -36,15 +36,8 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
 from pipecut.formulation.problem.plan import Span
 from pipecut.formulation.problem.units import Link, slowest_of
-from pipecut.solvers.reference.flat_cluster import (
-    CountedStage,
-    FlatView,
-    believes,
-    flat_view,
-    lay_on_line,
-    levels_in_words,
-    slowest_link,
-)
+from pipecut.solvers.reference import flat_cluster
+from pipecut.solvers.reference.flat_cluster import CountedStage, FlatView, flat_view, lay_on_line, slowest_link
 from pipecut.solvers.search.stoppable import stoppable
 from pipecut.solvers.search.support import blind_to
 
@@ -72,7 +65,8 @@ def solve(instance: Instance, limits: Limits | None = None, levels: int | None =
     believed, stages = _two_levels(instance, deadline) if levels == 2 else _one_level(instance, deadline)
     plan = lay_on_line(instance, stages)
     found = evaluate(instance, plan).objective
-    notes = (levels_in_words(levels), believes("the recurrence expects", believed, instance, found))
+    expected = flat_cluster.believes("the recurrence expects", believed, instance, found)
+    notes = flat_cluster.levels_in_words(levels), expected
     seconds = time.perf_counter() - start
     return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
 

@@ -33,15 +33,8 @@ from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTi
 from pipecut.formulation.problem.shares import lanes
 from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.problem.units import Link
-from pipecut.solvers.cpsat.variables import (
-    Conditional,
-    Expression,
-    Family,
-    Posted,
-    Variables,
-    price_by_form,
-    price_of_change,
-)
+from pipecut.solvers.cpsat import variables
+from pipecut.solvers.cpsat.variables import Conditional, Expression, Family, Posted, Variables, price_by_form
 
 
 def own_communication(v: Variables) -> tuple[list[Expression], list[cp_model.Constraint]]:
@@ -59,7 +52,7 @@ def own_communication(v: Variables) -> tuple[list[Expression], list[cp_model.Con
         for layer in range(v.layers)
     ]
     for index, edge in enumerate(instance.form_edges):
-        price = price_of_change(v, f"edge[{index}]", index, tables.between[:, index], v.threshold_ns)
+        price = variables.price_of_change(v, f"edge[{index}]", index, tables.between[:, index], v.threshold_ns)
         own[edge.consumer] += price.variable()
         constraints += price.constraints
     for layer, row in enumerate(instance.layers):

@@ -16,24 +16,30 @@ least time ``p`` of a pair of passes of each stage a step takes at least (``solv
 * ``pre + ceil(M / (s + 1)) tail``, the same of all stages from one on. Where links are slow these are the longest.
 
 Of stages that are not chosen yet the least sum is known, and the least bound if the slowest is among them. So few
-beginnings of plans are left that all are looked at, many at a time.
+beginnings of plans are left that all are looked at, many at a time. Where they are many, one is left out for now
+if another one with the same end is no worse, whatever follows. It is there again when a composition is closed that
+begins like the other one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipecut.formulation.limits import Deadline
 from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.solvers.atoms.unbeaten import numbered, unbeaten
 from pipecut.solvers.reduce.executed.slowest import SlowestFirst
 from pipecut.solvers.reduce.form_sums import Numbers
 from pipecut.solvers.reduce.programme import Cell, behind_stages
 
 MOST = 60_000
 """So many beginnings of plans with as many stages behind them are looked at at most."""
+LARGE = 5_000
+"""Of more than so many those are left out that others are no worse than."""
 AT_ONCE = 10_000
 """So many are grown at once."""
 NOTHING = -(1 << 60)
@@ -89,12 +95,35 @@ class _Fronts:
         _, firsts = np.unique(ends[order], return_index=True)
         return self.some(order[np.sort(firsts)[:width]])
 
+    def unbeaten(self, free: NDArray[np.bool_], floor: int, deadline: Deadline) -> NDArray[np.intp]:
+        """Return which columns to go on with: of those that are ``free`` all that no other one is no worse than.
+
+        What comes behind adds to ``pre`` and to runs alike. Bounds below the floor are as good as that.
+        """
+        slowest = np.where(self.slowest == NOTHING, NOTHING, self.slowest + 2 * self.pre)
+        ways = self.pre, np.maximum(self.alone, floor), self.twice + 2 * self.pre, slowest, *self.runs.T
+        ends, some = numbered(np.column_stack((self.x, self.size, self.atom))), np.flatnonzero(free)
+        kept = some[unbeaten(np.column_stack(ways)[some], ends[some], deadline)]
+        return np.sort(np.concatenate((kept, np.flatnonzero(~free))))
+
 
 @dataclass(slots=True)
 class Compositions:
-    """All compositions of plans within bounds (``slowest``, run) whose slowest stage takes as long as they say."""
+    """All compositions of plans within bounds (``slowest``, run) whose slowest stage takes as long as they say.
+
+    Of what is not ``closed`` the least bound is there, if it is above the ``floor``; no other need be.
+    """
 
     slowest: SlowestFirst
+    closed: Iterable[Sequence[Cell]] = ()
+    floor: int = 0
+    _begins: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for cells in self.closed:
+            at = 0
+            for cell in cells:
+                at = self._begins.setdefault((at, cell.size, cell.stop), len(self._begins) + 1)
 
     def all(self, width: int = 0) -> Iterator[tuple[int, list[Cell]]] | None:
         """Return bounds and cells, the least first; None where there are too many beginnings to look at.
@@ -103,12 +132,18 @@ class Compositions:
         """
         levels: list[_Fronts] = []
         grown: list[_Fronts] = []
+        closed = np.zeros(0, dtype=np.int64)
         sums, chosen = self.slowest.sums, self.slowest.chosen
         for slot in range(len(sums.found) - 1, -1, -1):
             level = _Fronts.joined([_Fronts.nothing(slot + 1 >= sums.numbers[0]), *grown])
             if width:
                 level = level.first(width, self.slowest.stages.atoms + 1)
-            elif len(level.x) > MOST:
+            else:
+                closed = self._begun(level, closed)
+                if len(level.x) > LARGE:
+                    kept = level.unbeaten(closed < 0, self.floor, self.slowest.stages.deadline)
+                    level, closed = level.some(kept), closed[kept]
+            if len(level.x) > MOST:
                 return None
             levels.append(level)
             parts = (np.arange(at, min(at + AT_ONCE, len(level.x))) for at in range(0, len(level.x), AT_ONCE))
@@ -122,6 +157,17 @@ class Compositions:
         bounds = np.maximum(ends.alone, ends.twice + 2 * ends.pre)
         # Only the first few of what may be thousands are ever looked at.
         return ((int(bounds[at]), self._cells(levels, ends, int(at))) for at in np.argsort(bounds, kind="stable"))
+
+    def _begun(self, level: _Fronts, before: Numbers) -> Numbers:
+        """Return by column a number of what it begins with, if closed compositions begin so; -1 for all others.
+
+        ``before`` are the numbers by column of one stage less.
+        """
+        found = np.where(level.before < 0, 0, -1)
+        for at in np.flatnonzero(np.isin(level.before, np.flatnonzero(before >= 0))).tolist():
+            key = int(before[level.before[at]]), int(level.size[at]), int(level.atom[at])
+            found[at] = self._begins.get(key, -1)
+        return found
 
     def _grown(self, level: _Fronts, slot: int, some: Numbers, rests: list[_Rest]) -> list[_Fronts]:
         """Return the beginnings with a stage more, by its seat; ``rests`` by its size."""

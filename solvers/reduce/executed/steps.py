@@ -4,11 +4,12 @@ Before it, where servers are alike, stages are searched by how many devices they
 micro-batches out, and come close soon (``solvers.reduce.by_count``). What they leave is little for the search by
 places, which ends with a proof. Both use the same stages: what one has settled is settled for the other.
 
-It begins with a look ahead: the beginnings of compositions that promise most are gone on with, few with as many
-stages behind them. Plans of what comes of it are priced, and stages settled, for as long as plans get better.
+Once its plans are bounded it looks ahead: the beginnings of compositions that promise most are gone on with, few
+with as many stages behind them. Plans of what comes of it are priced, and stages settled, for as long as plans get
+better.
 
 Plans are sorted by what their slowest stage takes: intervals of that are halved, that with the least bound first
-(``solvers.reduce.executed.slowest``). Where an interval is narrow the compositions of its plans are looked at
+(``solvers.reduce.executed.slowest``) where the compositions of its plans are too many to be looked at
 (``solvers.reduce.executed.compositions``), those that take little more than its bound first: their stages are
 settled, and what is then still below the best plan is settled by weighing its paths
 (``solvers.reduce.executed.leaves``). Where none is left the bound has risen; and where the first one is far above
@@ -31,17 +32,18 @@ from pipecut.solvers.reduce.executed.slowest import SlowestFirst
 from pipecut.solvers.reduce.programme import Cell, time_of
 from pipecut.solvers.reduce.reduced_stages import ReducedStages
 
-# Compositions are looked at in intervals that are no longer than such a part of where they begin.
+# Intervals are halved until they are no longer than such a part of where they begin; then fewer are looked at.
 NARROW = 24
 # Compositions are listed that take more than the bound by such a part of it at first, and by such at least.
 PART, FINEST = 16, 4096
-# So many compositions are settled before others are looked for, and of so many a plan is made; of twice as many
-# where nothing that was settled changed what stages take, as then no others would be found.
-SOME, TRIED, MANY = 6, 30, 10_000
+# So many compositions are settled before others are looked for; twice as many, up to so many, where nothing that
+# was settled changed what stages take, as then no others would be found.
+SOME, MANY = 12, 10_000
 # Compositions are settled that take more than the bound by such a part of it at most.
 CLOSE = 256
-# With so many beginnings as many stages behind is gone on where plans are looked for alone.
-WIDTH = 1000
+# Where plans are looked for alone one goes on with so many beginnings with as many stages behind; of what comes of
+# it so many plans are priced, and so many settled.
+WIDTH, TRIED, FIRST = 1000, 30, 6
 
 
 @dataclass(order=True, slots=True)
@@ -75,6 +77,7 @@ class ByStep:
     _seen: set[tuple[Cell, ...]] = field(default_factory=set)
     _tried: set[tuple[Cell, ...]] = field(default_factory=set)
     _some: int = SOME
+    _ahead: bool = False
 
     def __post_init__(self) -> None:
         self._leaves = Leaves(self.instance, self.stages, self._try)
@@ -93,32 +96,36 @@ class ByStep:
         """Ask about all plans whose slowest stage takes no more than is of use."""
         self.stages.leave_out(self.most)
         pace, many = self.stages.pace_ns(), self.stages.micro_batches
-        self._look_ahead(pace - 1)
         self._put(pace - 1, self.most // many, many * pace)
         self._learn()
 
-    def _look_ahead(self, lo: int) -> None:
+    def _look_ahead(self) -> None:
         """Price plans of what promises most among a few beginnings while they get better, and settle the first."""
-        before = self.most + 1
+        many, whole, before = self.stages.micro_batches, self._open.pop(), self.most + 1
         while self.most < before:
             before = self.most
-            found = self._bounds(lo, before // self.stages.micro_batches)
+            found = self._bounds(whole.lo, before // many)
             rows = None if found is None else Compositions(found).all(WIDTH)
             some = [cells for bound, cells in islice(rows or (), TRIED) if bound < before]
             for cells in some:
                 self._price(cells)
             self.stages.leave_out(self.most)
-            for cells in some[:SOME]:
+            for cells in some[:FIRST]:
                 self._tightened(cells)
+        self._put(whole.lo, self.most // many, whole.bound)
 
     def step(self) -> bool:
         """Halve the interval that promises least, or look at its compositions; tell whether anything is left."""
         if self.settled:
             return self._by_ways()
+        if not self._ahead:
+            self._ahead = True
+            self._look_ahead()
+            self._learn()
+            return True
         top = heapq.heappop(self._open)
         middle = (top.lo + top.hi) // 2
-        narrow = top.hi - top.lo <= max(0, top.lo) // NARROW + 1
-        if not narrow or not self._looked_through(top):
+        if not self._looked_through(top):
             self._put(top.lo, middle, top.bound)
             self._put(middle, top.hi, top.bound)
         self._learn()
@@ -141,7 +148,7 @@ class ByStep:
 
     def _put(self, lo: int, hi: int, bound: int) -> None:
         if lo < hi and (found := self._bounds(lo, hi)) is not None:
-            heapq.heappush(self._open, _Open(max(bound, found.least), lo, hi))
+            heapq.heappush(self._open, _Open(max(bound, found.least, self.bound), lo, hi))
 
     def _bounds(self, lo: int, hi: int, budget: int = FORBIDDEN) -> SlowestFirst | None:
         """Bound the plans whose slowest stage takes more than lo, at most hi, within a budget; None for none."""
@@ -157,12 +164,11 @@ class ByStep:
         """
         most = interval.bound + interval.bound // interval.part
         found = self._bounds(interval.lo, interval.hi, most)
-        rows = None if found is None else Compositions(found).all()
+        rows = None if found is None else Compositions(found, self._closed, interval.bound).all()
         if found is not None and rows is None:
             return self._too_many(replace(interval, bound=max(interval.bound, found.least)))
         within = takewhile(lambda row: row[0] < self.most, rows or ())
-        number = max(TRIED, self._some)
-        fresh = list(islice((row for row in within if tuple(row[1]) not in self._closed), number))
+        fresh = list(islice((row for row in within if tuple(row[1]) not in self._closed), self._some))
         # What is far above the bound is settled when nothing else is below it.
         if fresh and fresh[0][0] <= interval.bound + interval.bound // CLOSE:
             self._settle(fresh)
@@ -174,7 +180,8 @@ class ByStep:
 
     def _too_many(self, interval: _Open) -> bool:
         """Look for fewer compositions of an interval next time; tell whether it can be done without halving it."""
-        if interval.part < FINEST:
+        narrow = interval.hi - interval.lo <= max(0, interval.lo) // NARROW + 1
+        if narrow and interval.part < FINEST:
             heapq.heappush(self._open, replace(interval, part=4 * interval.part))
         elif interval.hi - interval.lo > 1:
             return False
@@ -187,7 +194,7 @@ class ByStep:
         for _, cells in compositions:
             self._price(cells)
         changed = self.stages.leave_out(self.most)
-        for bound, cells in compositions[: self._some]:
+        for bound, cells in compositions:
             if self._tightened(cells):
                 changed = True
             elif bound < self.most:  # its stages are settled

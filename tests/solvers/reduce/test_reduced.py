@@ -246,6 +246,45 @@ def test_bounds_leave_the_stages_of_the_best_plan_and_its_paths_prove_no_more_th
         assert (evaluate(instance, plan).objective or 0) >= best
 
 
+@pytest.mark.slow
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
+@given(st.data())
+def test_of_many_beginnings_some_are_left_out_and_the_least_composition_that_is_open_is_there(
+    data: st.DataObject,
+) -> None:
+    """Of stages that take any times. One after the other is closed: what was left out before is there then."""
+    number, many = data.draw(st.integers(4, 7)), data.draw(st.sampled_from([2, 4, 8, 16]))
+    layers = chain([matrix(f"l{at}", 1, 1, made=1) for at in range(number)], [1] * (number - 1))
+    instance = replace(instance_of(layers, mesh(2, 3)), training=Training(global_batch=many, micro_batches=many))
+    instance = replace(instance, constraints=Constraints(devices_per_stage=(1, 2)), goals=(Goal.STEP_TIME,))
+    word, drawn = Word.of(instance), np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
+    line, most = SeatLine.of(instance, word.space), data.draw(st.sampled_from([4, 30, 1000]))
+    crossed = drawn.integers(1, data.draw(st.sampled_from([2, 30, 300])), line.crossing.shape)
+    stages = ReducedStages.of(word, replace(line, crossing=crossed), each=True)
+    inside = np.arange(number + 1)[:, None] < np.arange(number + 1)
+    times = [np.where(inside, drawn.integers(1, most, inside.shape), FORBIDDEN) for _ in line.groups]
+    with (
+        mock.patch.object(ReducedStages, "least", lambda _, seat, slot: times[seat]),
+        mock.patch.object(ReducedStages, "whole", lambda *_: np.zeros_like(times[0])),
+    ):
+        slowest = SlowestFirst(stages, -1, most, 1 << 40)
+        assert slowest.run()
+        slowest = SlowestFirst(stages, -1, most, slowest.least * data.draw(st.integers(12, 30)) // 10)
+        assume(slowest.run())
+        rows = [(bound, tuple(cells)) for bound, cells in Compositions(slowest).all() or ()]
+        assume(rows)
+        floor, closed = rows[0][0] * data.draw(st.integers(0, 12)) // 10, set[tuple[Cell, ...]]()
+        for _ in range(20):
+            with mock.patch("pipecut.solvers.reduce.executed.compositions.LARGE", 0):
+                few = [(bound, tuple(cells)) for bound, cells in Compositions(slowest, closed, floor).all() or ()]
+            assert {*few} <= {*rows}
+            open_ = [[row for row in some if row[1] not in closed] for some in (rows, few)]
+            least = [max(floor, some[0][0]) if some else 1 << 40 for some in open_]
+            assert least[0] == least[1]
+            closed.update(cells for _, cells in open_[1][: data.draw(st.integers(1, 3))])
+            closed.add(data.draw(st.sampled_from(rows))[1])
+
+
 @st.composite
 def traded(draw: st.DrawFn) -> Instance:
     """Two layers in turn that divided otherwise run longer and synchronise less: paths often leave a gap.
@@ -285,13 +324,16 @@ def traded(draw: st.DrawFn) -> Instance:
 
 @pytest.mark.slow
 @settings(max_examples=so_many(40), deadline=None, suppress_health_check=QUIET)
-@given(traded(), st.sampled_from([1, 40_000]))
-def test_what_weights_of_paths_leave_open_is_proved_as_by_another_method(instance: Instance, rows: int) -> None:
+@given(traded(), st.sampled_from([1, 40_000]), st.sampled_from([0, 5_000]))
+def test_what_weights_of_paths_leave_open_is_proved_as_by_another_method(
+    instance: Instance, rows: int, large: int
+) -> None:
     """By the search over suffixes, which knows no compositions: plans are too many to be priced one by one.
 
     Where ways to run a stage are too many to be told apart less is said, and nothing that is not so.
     """
-    with mock.patch("pipecut.solvers.reduce.executed.steps.Leaves", partial(Leaves, rows=rows)):
+    leaves = mock.patch("pipecut.solvers.reduce.executed.steps.Leaves", partial(Leaves, rows=rows))
+    with leaves, mock.patch("pipecut.solvers.reduce.executed.compositions.LARGE", large):
         found = solve(instance, Limits())
     other = find_any("step_dp").load()(instance, Limits())
     assert other.proof is (Proof.INFEASIBLE if other.plan is None else Proof.OPTIMAL)

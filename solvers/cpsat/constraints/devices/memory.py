@@ -31,15 +31,8 @@ from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.layers import Split
-from pipecut.solvers.cpsat.variables import (
-    Conditional,
-    Expression,
-    Family,
-    Posted,
-    Variables,
-    add_by_form,
-    price_by_form,
-)
+from pipecut.solvers.cpsat import variables
+from pipecut.solvers.cpsat.variables import Conditional, Expression, Family, Posted, Variables, price_by_form
 
 Literals = list[cp_model.LiteralT]
 
@@ -92,7 +85,7 @@ def lent(v: Variables, most: int) -> tuple[list[Expression], list[cp_model.Const
         held = MemoryTables.outputs(v.tables, [one[0] if one else 0 for one in several])
         for layer, one in enumerate(several):
             if one:
-                add_by_form(v, prices[layer], layer, held[:, layer], *one[1])
+                variables.add_by_form(v, prices[layer], layer, held[:, layer], *one[1])
     own = [price.variable() for price in prices]
     return own, [*constraints, *(one for price in prices for one in price.constraints)]
 
