@@ -111,7 +111,8 @@ class _Fronts:
 class Compositions:
     """All compositions of plans within bounds (``slowest``, run) whose slowest stage takes as long as they say.
 
-    Of what is not ``closed`` the least bound is there, if it is above the ``floor``; no other need be.
+    Where they are many, that of the least bound of those that are not ``closed`` is there, and others need not be;
+    bounds below the ``floor`` are as good as that.
     """
 
     slowest: SlowestFirst
