@@ -476,7 +476,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
     grid = None if begun else best_grid(instance, limits)
     values = [one for one in (grid and grid.step, limits.below) if one is not None]
     asked, dealt = instance, DealtGrids.of(instance, min(values, default=None), limits.share(PART).within(GRIDS_S))
-    waiting, first = not dealt.whole, dealt
+    waiting = not dealt.whole
     if waiting and dealt.grid is None:
         dealt, instance = DealtGrids(), without_grids(instance)
         grid = grid and replace(grid, instance=without_grids(grid.instance))
@@ -504,7 +504,7 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits, solver: str = AU
         found = one[0], checked(one[0], there_is(*one, AUTO.name, str(error), bound))
     of, outcome = found if start is None else start.no_worse(*found)
     if waiting:
-        of, outcome, dealt = _dealt(asked, of, outcome, first, given)
+        of, outcome, dealt = _dealt(asked, of, outcome, dealt, given)
     spent_s = time.monotonic() - began_s
     claim = known.raised(of, replace(outcome, seconds=spent_s if outcome.solver == AUTO.name else outcome.seconds))
     return _among_grids(Decision(of, claim, others, spent_s), dealt)
@@ -534,17 +534,17 @@ def without_grids(instance: Instance) -> Instance:
 
 
 def _dealt(
-    asked: Instance, of: Instance, found: Outcome, first: DealtGrids, limits: Limits
+    asked: Instance, of: Instance, found: Outcome, known: DealtGrids, limits: Limits
 ) -> tuple[Instance, Outcome, DealtGrids]:
     """Look at grids whose groups hold several stages once a good plan rules most of them out.
 
-    ``first`` is what was known of them before. Return what was found, which is about these too then; where time
-    does not suffice a note says so.
+    ``known`` is the best of them so far, and what none undercuts. Return what was found, which is about these too
+    then; where time does not suffice a note says so.
     """
     below = limits.below if found.objective is None else found.objective * times_in_a_step(of)
-    values = [one for one in (first.grid and first.grid.step, below) if one is not None]
+    values = [one for one in (known.grid and known.grid.step, below) if one is not None]
     dealt = DealtGrids.of(asked, min(values, default=None), limits)
-    dealt = replace(dealt, grid=dealt.grid or first.grid, bound=max(dealt.bound, first.bound))
+    dealt = replace(dealt, grid=dealt.grid or known.grid, bound=max(dealt.bound, known.bound))
     if dealt.whole or dealt.grid:
         return replace(of, training=replace(of.training, dealt=asked.training.dealt)), found, dealt
     notes = ("interleaved grids are left out: no time to look at them", *found.notes)
