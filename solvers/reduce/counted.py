@@ -52,7 +52,7 @@ class CountedStages:
     @staticmethod
     def of(stages: ReducedStages, times: ReducedStages | ExecutedStages) -> CountedStages:
         """Sort the seats of a line by size. Cost: places of the line times pairs of sizes, in numpy."""
-        line, firsts = stages.line, stages.firsts()
+        line, firsts = stages.line, stages.firsts
         seats = tuple(
             tuple(int(seat) for seat in np.unique(line.seat[:, size]) if seat in firsts)
             for size in range(len(line.sizes))

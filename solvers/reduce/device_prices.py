@@ -98,11 +98,6 @@ class _Useful:
         begins[1:] = (size[1:] != size[:-1]) | (first[1:] != first[:-1])
         return _Useful(size, first, stop, np.flatnonzero(begins))
 
-    def of_row(self, size: int, first: int) -> slice:
-        """Return the runs of a size from an atom on."""
-        some = np.flatnonzero((self.size == size) & (self.first == first))
-        return slice(int(some[0]), int(some[-1]) + 1)
-
 
 @dataclass(slots=True)
 class PricedSums:
@@ -266,7 +261,7 @@ class PricedSums:
         """
         phase, slot = where
         value = int(self._found[slot][phase][size, atom]) - self.price * int(self.stages.devices[size])
-        runs = self.useful.of_row(size, atom)
+        runs = np.flatnonzero((self.useful.size == size) & (self.useful.first == atom))
         stops, times = self.useful.stop[runs], self.times(slot)[runs]
         for option in self.question.phases(slot)[phase]:
             row = (self.counted(option, slot) + self.behind(option, slot))[runs]

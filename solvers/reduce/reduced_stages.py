@@ -66,14 +66,17 @@ def _seats(word: Word, of: Mapping[int, Sequence[Group]], deadline: Deadline, *,
 
 @dataclass(slots=True)
 class ReducedStages:
-    """All stages that plans may have: ``least`` by seat and slot, and labels that are among the fastest."""
+    """All stages that plans may have: ``least`` by seat and slot, and labels that are among the fastest.
+
+    ``firsts`` are the seats that no other one stands for, and those that were priced themselves.
+    """
 
     word: Word
     line: SeatLine
     deadline: Deadline
     each: bool
     _seats: dict[int, _Seat]
-    _true: set[int]
+    firsts: set[int]
     _known: dict[tuple[int, int], Numbers] = field(default_factory=dict)
     _final: dict[tuple[int, int], NDArray[np.bool_]] = field(default_factory=dict)
     _exact: dict[tuple[int, int, int, int], tuple[int, StageLabel | None]] = field(default_factory=dict)
@@ -90,13 +93,13 @@ class ReducedStages:
 
         Times are those of ``each`` pass, or with what is done once a step charged to them.
         """
-        instance, like, kinds = word.short, dict[int, int](), list[tuple[GroupKind, ...]]()
+        instance, like = word.short, dict[int, int]()
         every = iter(GroupKind.all_of(instance, chain.from_iterable(line.groups)))
-        for seat, groups in enumerate(line.groups):
-            kinds.append(tuple(islice(every, len(groups))))
-            like[seat] = next(
-                (one for one in range(seat) if like[one] == one and _no_worse(kinds[one], kinds[seat])), seat
-            )
+        kinds = [tuple(islice(every, len(groups))) for groups in line.groups]
+        speed = [min(instance.device_classes[at].flops_per_second for at in one.classes) for one, *_ in kinds]
+        for seat in sorted(range(len(kinds)), key=lambda at: len(kinds[at][0].classes)):
+            firsts = [one for one in like if like[one] == one and _no_worse(kinds[one], kinds[seat])]
+            like[seat] = min(firsts, key=speed.__getitem__, default=seat)
         firsts = [seat for seat, one in like.items() if one == seat]
         of = _seats(word, {seat: line.groups[seat] for seat in firsts}, deadline, each=each)
         return ReducedStages(word, line, deadline, each, {seat: of[one] for seat, one in like.items()}, {*firsts})
@@ -114,7 +117,7 @@ class ReducedStages:
             cells = {id(one.cells): one.cells for one in self._seats.values()}
             known = {at: made(one, self.deadline) for at, one in cells.items()}
             seats = {seat: _Seat(known[id(one.cells)], one.kinds) for seat, one in self._seats.items()}
-            others = ReducedStages(self.word, self.line, self.deadline, False, seats, set(self._true))
+            others = ReducedStages(self.word, self.line, self.deadline, False, seats, set(self.firsts))
             self._others[made] = others
         return self._others[made]
 
@@ -198,7 +201,7 @@ class ReducedStages:
 
     def _alike(self, other: ReducedStages, seat: int) -> ReducedStages:
         """Return the same stages with other times, in which a seat is priced itself if it is here."""
-        if (seat in self._true) != (seat in other._true):
+        if (seat in self.firsts) != (seat in other.firsts):
             self._split(seat)
             other._split(seat)
         return other
@@ -225,10 +228,6 @@ class ReducedStages:
         if key not in self._final:
             self._final[key] = np.zeros((self.atoms + 1, self.atoms + 1), dtype=np.bool_)
         return self._final[key]
-
-    def firsts(self) -> set[int]:
-        """Return the seats that none with better links stands for, and those that were priced themselves."""
-        return set(self._true)
 
     def pace_ns(self) -> int:
         """Return what the slowest stage of any plan takes at least."""
@@ -318,10 +317,10 @@ class ReducedStages:
 
     def _split(self, seat: int) -> bool:
         """Price a seat itself that had the prices of another; tell whether it had."""
-        if seat in self._true:
+        if seat in self.firsts:
             return False
         self._seats |= _seats(self.word, {seat: self.line.groups[seat]}, self.deadline, each=self.each)
-        self._true.add(seat)
+        self.firsts.add(seat)
         self._known = {key: one for key, one in self._known.items() if key[0] != seat}
         return True
 
@@ -460,18 +459,29 @@ class ReducedStages:
 
 
 def _no_worse(one: Sequence[GroupKind], other: Sequence[GroupKind]) -> bool:
-    """Tell whether kinds differ from others by nothing but links that are no slower."""
-    if len(one) != len(other):
-        return False
-    return all(_links_no_slower(a, b) for a, b in zip(one, other, strict=True))
+    """Tell whether kinds differ from others by links that are no slower, and classes that they lack, alone.
+
+    Whatever devices of several classes do takes what it takes on the slowest of them, and they hold what the
+    smallest one does.
+    """
+    alike = one[0].devices == other[0].devices and {*one[0].classes} <= {*other[0].classes}
+    return alike and len(one) == len(other) and all(map(_links_no_slower, one, other))
 
 
 def _links_no_slower(one: GroupKind, other: GroupKind) -> bool:
-    bare = [replace(kind, link=None, inner=None, axes=None) for kind in (one, other)]
-    if bare[0] != bare[1] or (one.axes is None) != (other.axes is None):
-        return False
-    pairs = [(one.link, other.link), (one.inner, other.inner), *zip(one.axes or (), other.axes or (), strict=True)]
-    return all(_no_slower(a, b) for a, b in pairs)
+    axes = zip(one.axes or (None, None), other.axes or (None, None), strict=True)
+    linked = all(_no_slower(a, b) for a, b in [(one.link, other.link), (one.inner, other.inner), *axes])
+    return linked and _bare(one, one.classes) == _bare(other, one.classes)
+
+
+def _bare(kind: GroupKind, classes: tuple[int, ...]) -> GroupKind:
+    """Return a kind without links, as far as devices of some of its classes go."""
+    at, shares = [kind.classes.index(one) for one in classes], kind.shares
+    rows, columns = (
+        replace(one, by_class=tuple(one.by_class[own] for own in at)) for one in (shares.rows, shares.columns)
+    )
+    unequal = replace(shares, rows=rows, columns=columns)
+    return replace(kind, classes=classes, link=None, inner=None, axes=None, unequal=unequal)
 
 
 def _no_slower(one: Link | None, other: Link | None) -> bool:

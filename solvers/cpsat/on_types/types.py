@@ -216,7 +216,7 @@ class TypeSpace:
         column = self.line.seat[:, one.size]
         places = np.flatnonzero(column >= 0)
         seats = {int(column[x]) for x in places.tolist() if x % self.period in one.rests}
-        if not seats <= self.stages.firsts():
+        if not seats <= self.stages.firsts:
             return False
         if not self.asked.constraints.memory:
             return True

@@ -12,6 +12,7 @@ from pipecut.formulation.costs.memory import MemoryParts
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.problem.constraints import Sharded
 from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Sharing
 from pipecut.solvers.exhaustive import count_plans, plans
 from pipecut.solvers.reduce.executed.leaves import counted_passes
 from pipecut.solvers.reduce.reduced_dp import accepts
@@ -57,3 +58,33 @@ def test_stages_take_no_less_than_with_cells_of_all_kinds_and_no_more_than_they_
         for plan in (one for one in plans(instance) if evaluate(instance, one).feasible):
             rows = zip(plan.stages, own.at_least(plan), strict=True)
             assert all(least <= sum(counted_passes(instance, stage)) for stage, least in rows)
+
+
+THEMSELVES = mock.patch("pipecut.solvers.reduce.reduced_stages._no_worse", lambda one, other: False)
+
+
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
+@given(repeated().map(paced), st.integers(1, 8), st.sampled_from(Sharing))
+def test_a_seat_takes_no_less_priced_itself_than_what_stands_for_it(
+    instance: Instance, eighths: int, sharing: Sharing
+) -> None:
+    """One in the same classes over links that are no slower, or in the slowest of its classes alone."""
+    least = 1 + MemoryParts.undivided(instance).total * eighths // 8
+    rows = [
+        replace(one, device_class=replace(one.device_class, memory_bytes=least + at))
+        for at, one in enumerate(instance.servers)
+    ]
+    instance = on_servers(replace(instance, cost=replace(instance.cost, sharing=sharing)), tuple(rows))
+    asked = replace(instance.constraints, sharded=tuple(Sharded), memory=True)
+    instance = replace(instance, constraints=asked)
+    assume(has_groups(instance) and accepts(instance).takes)
+    word = Word.of(instance)
+    line = SeatLine.of(instance, word.space)
+    for each in (False, True):
+        own = ReducedStages.of(word, line, each=each)
+        with THEMSELVES:
+            every = ReducedStages.of(word, line, each=each)
+        assert own.firsts <= every.firsts == set(range(len(line.groups)))
+        for seat in range(len(line.groups)):
+            for slot in range(min(3, instance.devices)):
+                assert (own.least(seat, slot) <= every.least(seat, slot)).all()
