@@ -81,7 +81,7 @@ BUDGETS = {
     "ingest": 7692,
     "literature": 7998,
     "report": 1905,
-    "solvers": 18334,
+    "solvers": 18333,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 
