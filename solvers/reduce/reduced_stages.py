@@ -1,9 +1,10 @@
 """The stages of plans with one number of micro-batches: lower bounds first, exact where a proof uses them.
 
 *Lower tables, prove, settle what the proof used, ask again.* Two things are lower than they are at first: cells
-where memory is short (``solvers.reduce.cells``), and seats that stand across servers, which have the prices of
-those that do not. A stage of a plan that would be the best is *settled*: its seat is priced itself, and its least
-time found exactly (``solvers.reduce.exact``). A bound that rests on settled stages alone is that of a plan.
+where memory is short (``solvers.reduce.cells``), and seats across servers or with devices of several classes,
+which have the prices of those over better links, in the slowest of these classes alone. A stage of a plan that
+would be the best is *settled*: its seat is priced itself, and its least time found exactly
+(``solvers.reduce.exact``). A bound that rests on settled stages alone is that of a plan.
 """
 
 from __future__ import annotations
@@ -464,11 +465,12 @@ def _no_worse(one: Sequence[GroupKind], other: Sequence[GroupKind]) -> bool:
     Whatever devices of several classes do takes what it takes on the slowest of them, and they hold what the
     smallest one does.
     """
+    # Asked first, as it tells most pairs apart.
     alike = one[0].devices == other[0].devices and {*one[0].classes} <= {*other[0].classes}
-    return alike and len(one) == len(other) and all(map(_links_no_slower, one, other))
+    return alike and len(one) == len(other) and all(map(_kind_no_worse, one, other))
 
 
-def _links_no_slower(one: GroupKind, other: GroupKind) -> bool:
+def _kind_no_worse(one: GroupKind, other: GroupKind) -> bool:
     axes = zip(one.axes or (None, None), other.axes or (None, None), strict=True)
     linked = all(_no_slower(a, b) for a, b in [(one.link, other.link), (one.inner, other.inner), *axes])
     return linked and _bare(one, one.classes) == _bare(other, one.classes)

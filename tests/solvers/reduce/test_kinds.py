@@ -30,6 +30,20 @@ MOST_PLANS = 300
 ALL = mock.patch(
     "pipecut.solvers.reduce.reduced_stages.stand_ins", lambda priced: list(range(len(priced[0].kinds)))
 )
+THEMSELVES = mock.patch("pipecut.solvers.reduce.reduced_stages._no_worse", lambda one, other: False)
+
+
+def in_little_memory(instance: Instance, eighths: int, more: int = 0) -> Instance:
+    """Return an instance whose devices have so many parts of a model, each server's so many bytes ``more``."""
+    least = 1 + MemoryParts.undivided(instance).total * eighths // 8
+    rows = [
+        replace(one, device_class=replace(one.device_class, memory_bytes=least + more * at))
+        for at, one in enumerate(instance.servers)
+    ]
+    asked = replace(instance.constraints, sharded=tuple(Sharded), memory=True)
+    found = replace(on_servers(instance, tuple(rows)), constraints=asked)
+    assume(has_groups(found) and accepts(found).takes)
+    return found
 
 
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
@@ -40,11 +54,7 @@ def test_stages_take_no_less_than_with_cells_of_all_kinds_and_no_more_than_they_
     """With so little memory that it matters what is divided: what is known of a kind that another one stands for
     may be less than of that one, and no stage of any kind takes less than is said.
     """
-    least = 1 + MemoryParts.undivided(instance).total * eighths // 8
-    rows = [replace(one, device_class=replace(one.device_class, memory_bytes=least)) for one in instance.servers]
-    asked = replace(instance.constraints, sharded=tuple(Sharded), memory=True)
-    instance = replace(on_servers(instance, tuple(rows)), constraints=asked)
-    assume(has_groups(instance) and accepts(instance).takes)
+    instance = in_little_memory(instance, eighths)
     word = Word.of(instance)
     line = SeatLine.of(instance, word.space)
     for each in (False, True):
@@ -60,24 +70,14 @@ def test_stages_take_no_less_than_with_cells_of_all_kinds_and_no_more_than_they_
             assert all(least <= sum(counted_passes(instance, stage)) for stage, least in rows)
 
 
-THEMSELVES = mock.patch("pipecut.solvers.reduce.reduced_stages._no_worse", lambda one, other: False)
-
-
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
 @given(repeated().map(paced), st.integers(1, 8), st.sampled_from(Sharing))
 def test_a_seat_takes_no_less_priced_itself_than_what_stands_for_it(
     instance: Instance, eighths: int, sharing: Sharing
 ) -> None:
     """One in the same classes over links that are no slower, or in the slowest of its classes alone."""
-    least = 1 + MemoryParts.undivided(instance).total * eighths // 8
-    rows = [
-        replace(one, device_class=replace(one.device_class, memory_bytes=least + at))
-        for at, one in enumerate(instance.servers)
-    ]
-    instance = on_servers(replace(instance, cost=replace(instance.cost, sharing=sharing)), tuple(rows))
-    asked = replace(instance.constraints, sharded=tuple(Sharded), memory=True)
-    instance = replace(instance, constraints=asked)
-    assume(has_groups(instance) and accepts(instance).takes)
+    judged = replace(instance, cost=replace(instance.cost, sharing=sharing))
+    instance = in_little_memory(judged, eighths, more=1)
     word = Word.of(instance)
     line = SeatLine.of(instance, word.space)
     for each in (False, True):
