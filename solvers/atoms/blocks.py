@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from pipecut.formulation.costs.bulk.lent import Reading
 from pipecut.formulation.costs.memory_tables import MemoryTables
@@ -56,12 +56,11 @@ class Lending:
     """
 
     def __init__(self, tables: Tables, space: CutSpace) -> None:
-        self._tables = tables
         rows = list(Reading.all(tables.instance, space)) if tables.recomputing() else []
         self.steps: list[LentStep] = []
         self.of_atom: list[int] = []
         self.pending = [0]
-        self.held = cache(self._held_of)
+        self.held = cache(partial(_held_of, tables))
         known, waiting = dict[LentStep, int](), list[int]()
         if not rows:
             self.steps, self.of_atom, self.pending = [LentStep((), ())], [0] * space.stops, [0] * len(space.places)
@@ -96,12 +95,13 @@ class Lending:
         made = (SETTLED if counted and not again else 1 + again for counted in step.made)
         return more, (*(one for at, one in enumerate(status) if at not in done), *made)
 
-    def _held_of(self, split: Split, size: int) -> list[list[int]]:
-        """Return what a device has of the output of such a layer, by kind and form."""
-        layers = self._tables.instance.layers
-        at = next(at for at, layer in enumerate(layers) if layer.split is split)
-        sizes = [size * (layer == at) for layer in range(len(layers))]
-        return MemoryTables.outputs(self._tables, sizes)[:, at].tolist()
+
+def _held_of(tables: Tables, split: Split, size: int) -> list[list[int]]:
+    """Return what a device has of the output of such a layer, by kind and form."""
+    layers = tables.instance.layers
+    at = next(at for at, layer in enumerate(layers) if layer.split is split)
+    sizes = [size * (layer == at) for layer in range(len(layers))]
+    return MemoryTables.outputs(tables, sizes)[:, at].tolist()
 
 
 def _step(

@@ -75,7 +75,7 @@ class ByCount:
 
     ``executed``: the step as executed, else by the formula; ``bounded``: there boundaries count among stages.
     ``make`` returns the plan of some stages, ``takes`` what one of them in a slot takes in it. ``then`` returns
-    who goes on where it has ended.
+    who goes on where it has ended, which is given to it.
     """
 
     stages: CountedStages
@@ -90,7 +90,7 @@ class ByCount:
     bound: int = 0
     plan: Plan | None = None
     best: int = FORBIDDEN
-    then: Callable[[], ByStep] | None = None
+    then: Callable[[ByCount], ByStep] | None = None
     _open: list[Open] = field(default_factory=list)
     _seen: set[tuple[Cell, ...]] = field(default_factory=set)
     _promised: list[tuple[int, list[Cell]]] = field(default_factory=list)

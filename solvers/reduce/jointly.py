@@ -25,8 +25,9 @@ SearchOf = Callable[[Instance, int, Deadline], Search]
 """Begins the search of an instance for plans below a value: bounds of all its plans, and plans of it."""
 
 
-# So often one goes on with a search until it has a good plan; with others once.
-GOES: dict[object, int] = {ByStep: 2, ByCount: 8}
+# So often one goes on with a search beside the best plan, until that is a good one; and with others, as most are
+# ruled out then.
+GOES: dict[object, tuple[int, int]] = {ByStep: (2, 1), ByCount: (8, 4)}
 
 
 @dataclass(slots=True, eq=False)
@@ -103,20 +104,22 @@ class Jointly:
         """Go on with one part after another until none may have better plans."""
         while open_ := [one for one in self.parts if not one.done and one.bound < self.best]:
             self._go_on(self._next(open_))
+            for part in self.parts:
+                if part.done or part.bound >= self.best:
+                    part.search = None  # nobody asks it any more, and its tables are large
 
     def _next(self, open_: list[_Part]) -> _Part:
         """Return the part to go on with: that of the least bound, those last of which ways to run stages are open.
 
         Before that the part of the best plan, and those beside it, go on as far as it takes to have a good plan;
-        and then all are begun, from there on, as nothing is known of one that is not.
+        and then all are begun, from there on, as nothing is known of one that is not. Most are ruled out by their
+        first steps: these come at once, so that tables of few stand at a time.
         """
         at, own = self.parts.index, next((one for one in self.parts if one.instance is self.of), None)
         if own is not None:
-            near = sorted(open_, key=lambda one: (abs(at(one) - at(own)), at(one) < at(own)))
-            beside = (one for one in near if abs(at(one) - at(own)) <= 1)
-            first = [one for one in beside if one.goes < GOES.get(type(one.search), 1)]
-            if first or (first := [one for one in near if one.search is None]):
-                return first[0]
+            for one in sorted(open_, key=lambda one: (abs(at(one) - at(own)), at(one) < at(own))):
+                if one.goes < GOES.get(type(one.search), (1, 1))[abs(at(one) - at(own)) > 1]:
+                    return one
         return min(open_, key=lambda one: (one.settled, one.bound))
 
     def _learn(self, part: _Part, search: Search) -> None:

@@ -152,7 +152,7 @@ def gone_on(search: Search) -> Search | None:
         return search
     if not isinstance(search, ByCount) or search.then is None or search.bound >= search.most:
         return None
-    found = search.then()
+    found = search.then(search)
     found.begin()
     return found
 
@@ -170,7 +170,7 @@ def search_of(instance: Instance, upper: int, deadline: Deadline) -> Search:
         return ByStep(judged, stages, upper)
     found = ByCount.of(stages, partial(value_of, judged), upper)
     if placed:
-        found.then = lambda: ByStep(judged, stages, found.upper, found.bound, found.plan, found.best)
+        found.then = lambda one: ByStep(judged, stages, one.upper, one.bound, one.plan, one.best)
     return found
 
 
