@@ -181,7 +181,8 @@ class Cells:
             octaves = plain.prices(deadline)
             weights = _priced(weights, octaves[::FEWER], many)
         grown = AtomGrowth(LayerSums(tables, held, weights, known, alike), nodes, lending, word)
-        cases, working = grown.cases(deadline), grown.working()
+        working = grown.working()
+        cases = grown.cases(working, deadline)
         return Cells(word, tables, held, nodes, weights, octaves, cases, working, grown, passes)
 
     def least(self, in_flight: int) -> Numbers:
@@ -189,48 +190,45 @@ class Cells:
 
         FORBIDDEN where no stage fits.
         """
-        if self.held is None:
-            in_flight = 1
+        in_flight = 1 if self.held is None else in_flight
         if in_flight not in self._slots:
             room = None if self.held is None else self.room(in_flight)
-            found = self._of_case(self.cases[0], in_flight, room)
-            for case in self.cases[1:]:
-                where = np.ix_(case.kinds, case.nodes)
-                found[where] = np.minimum(found[where], self._of_case(case, in_flight, room))
-            self._slots[in_flight] = found
+            found = np.full(self.working.size, FORBIDDEN, dtype=np.int64)
+            for case in self.cases:
+                at = case.kinds * self.working.shape[1] + case.nodes
+                found[at] = np.minimum(found[at], self._of_case(case, in_flight, room))
+            self._slots[in_flight] = found.reshape(self.working.shape)
         return self._slots[in_flight]
 
     def sums_of(self, kind: int, node: int) -> Numbers:
-        """Return the least sums by weights of one kind and node in any case."""
-        rows = (case.of(kind, node) for case in self.cases)
-        return np.minimum.reduce([row for row in rows if row is not None])
+        """Return the least sums by weights of one kind and node that fit in any case."""
+        rows = [case.sums[:, (case.kinds == kind) & (case.nodes == node)] for case in self.cases]
+        return np.concatenate(rows, axis=1).min(axis=1)
 
     def _of_case(self, case: RecomputeCase, in_flight: int, room: Numbers | None) -> Numbers:
-        sums, never = case.sums, (case.sums[FAST] >= NO_SUM) | (case.more >= NO_SUM)
-        found = sums[FAST]
+        sums, found = case.sums, case.sums[FAST]
+        never = np.zeros(len(case.kinds), dtype=np.bool_)
         if room is not None:
-            room = room[np.ix_(case.kinds, case.nodes)] - np.where(never, 0, case.more)
-            never |= room < 0
-            room, stash = np.maximum(room, 0), sums[STASH]
-            for at in self._rows(in_flight):
-                price, weighed = (row[at, case.kinds, None] for row in (self.weights.once, self.weights.stash))
-                # What is weighed for fewer micro-batches than are in flight holds the least stash for the others.
-                further = price * in_flight - weighed
-                least = sums[at] + product(further, stash) if further.any() else sums[at]
+            many, rows = self._rows(in_flight)
+            # What is weighed for fewer micro-batches than are in flight holds the least stash for the others. What
+            # is left of the room is no more than the capacity, so no product of it and a price is above NO_SUM.
+            left = room[case.kinds, case.nodes] - case.more - (in_flight - many) * sums[STASH]
+            never, left = left < 0, np.maximum(left, 0)
+            for at in rows:
                 if self.weights.time[at, 0]:
-                    found = np.maximum(found, least - price * room)
+                    found = np.maximum(found, sums[at] - self.weights.once[at][case.kinds] * left)
                 else:
-                    never |= least > room
+                    never |= sums[at] > left
         return np.where(never, FORBIDDEN, np.minimum(-(-found // self.weights.scale), FORBIDDEN))
 
-    def _rows(self, in_flight: int) -> list[int]:
-        """Return the weights of bytes that say most of so many micro-batches: those for as many, or little fewer.
+    def _rows(self, in_flight: int) -> tuple[int, list[int]]:
+        """Return the weights of bytes that say most of so many micro-batches, and for how many they are.
 
         The least of a sum is no less than that of its parts, so what is weighed for fewer says no more.
         """
         many = max(one for one in IN_FLIGHT if one <= in_flight)
         once, stash = self.weights.once[LEAN:, 0], self.weights.stash[LEAN:, 0]
-        return (LEAN + np.flatnonzero(stash == many * once)).tolist()
+        return many, (LEAN + np.flatnonzero(stash == many * once)).tolist()
 
     def price(self, kind: int, node: int, in_flight: int) -> int:
         """Return the number of the price (:meth:`prices`) by which a stage takes most."""
@@ -251,8 +249,4 @@ class Cells:
 
     def room(self, in_flight: int) -> Numbers:
         """Return ``[kind, node]``: the bytes left for what a stage holds, beside its working set."""
-        if self.held is None:
-            raise ValueError("memory is not limited")
-        cuts = np.array(self.word.short_space.places)[self.nodes.place]
-        received = self.held.received[:, cuts]
-        return np.array(self.held.capacity)[:, None] - in_flight * received - self.working
+        return self.growth.room(self.working, in_flight)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -97,21 +98,16 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecomputeCase:
-    """Some of the ways to run stages: ``sums[weights, kind, node]`` are their least weighted sums.
+    """Some of the ways to run stages, where these may fit: ``sums[weights, cell]`` are their least weighted sums.
 
-    ``kinds`` and ``nodes`` are the numbers of those that may be run so. ``more[kind, node]`` is what their working
-    sets have at least beside those of all ways; NO_SUM for no way.
+    ``kinds[cell]`` and ``nodes[cell]`` are the numbers of the cell's kind and node. ``more[cell]`` is what its
+    working set has at least beside that of all ways.
     """
 
     kinds: Numbers
     nodes: Numbers
     sums: Numbers
     more: Numbers
-
-    def of(self, kind: int, node: int) -> Numbers | None:
-        """Return the sums by weights of one kind and node; None if it cannot be run so."""
-        at, place = np.flatnonzero(self.kinds == kind), np.flatnonzero(self.nodes == node)
-        return self.sums[:, at[0], place[0]] if len(at) and len(place) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,7 +160,7 @@ class AtomGrowth:
 
     def prices(self, deadline: Deadline) -> Numbers:
         """Return prices ``[price, kind]`` of a byte around those at which a model is worth what it takes."""
-        whole = self.run(deadline)[:, :, self.nodes.longest]
+        whole, *_ = next(islice(self._all_counted(deadline, frozenset()), self.nodes.longest, None))
         octaves = np.arange(-PRICES, PRICES + 1)[:, None]
         held = self.sums.held
         # What a device may hold at such a price is no more than a sum may be.
@@ -172,28 +168,48 @@ class AtomGrowth:
         middle = np.minimum(whole[FAST], NO_SUM) / np.maximum(whole[LEAN], 1)
         return np.clip(middle * 2.0**octaves, 1, max(1, most)).astype(np.int64)
 
-    def cases(self, deadline: Deadline) -> tuple[RecomputeCase, ...]:
+    def cases(self, working: Numbers, deadline: Deadline) -> tuple[RecomputeCase, ...]:
         """Return the cases of stages: a single one where no atom may be computed again by itself."""
-        held, nodes = self.sums.held, self.nodes
-        every, all_ = np.arange(len(self.sums.tables.kinds)), np.arange(len(nodes.parent))
-        nothing = np.zeros((len(every), len(all_)), dtype=np.int64)
-        if held is None or not held.recomputing:
-            return (RecomputeCase(every, all_, self.run(deadline), nothing),)
-        again, working, (some, _) = self._rerun(held), self.working(), self._reruns
+        held, room, (some, _) = self.sums.held, self.room(working, 1), self._reruns
+        every, large, more = np.arange(len(working)), frozenset[int](), np.zeros_like(working)
+        if held is not None and held.recomputing:
+            large, more = self._large(held, working)
+        found = list[list[tuple[Numbers, ...]]]()
+        for node, rows in enumerate(self._all_counted(deadline, large)):
+            found += [[] for _ in rows[len(found) :]]
+            for at, sums in enumerate(rows):
+                kinds = some if at else every
+                beside = more[kinds, node] * bool(at)
+                fits = sums[FAST] < NO_SUM
+                if held is not None:
+                    fits &= sums[LEAN] <= room[kinds, node] - beside
+                found[at].append((kinds[fits], np.full(fits.sum(), node), sums[:, fits], beside[fits]))
+        rows = ((np.concatenate(row, axis=-1) for row in zip(*case, strict=True)) for case in found)
+        return tuple(RecomputeCase(*row) for row in rows)
+
+    def _large(self, held: MemoryTables, working: Numbers) -> tuple[frozenset[int], Numbers]:
+        """Return the atoms that need much while they are computed again, and what stages then hold at least.
+
+        ``[kind, node]``, beside their working sets; NO_SUM where none of these atoms is.
+        """
+        again = self._rerun(held)
         large = frozenset(np.flatnonzero(MUCH * again.max(axis=0) >= again.max()).tolist())
         # An atom that is computed again holds that while its own layers work; others work at other times.
         by_atom = again + self._working_of_atoms(held)
         by_atom[:, [at for at in range(by_atom.shape[1]) if at not in large]] = NO_SUM
         least = self._of_nodes(by_atom, np.minimum)
-        more = np.where(least < NO_SUM, np.maximum(0, least - working), NO_SUM)
-        counted = list(self._counted_apart(deadline, large) if self.word.apart else self._counted(deadline, large))
-        found = list[RecomputeCase]()
-        for many in range(max(map(len, counted))):
-            at = np.array([node for node, rows in enumerate(counted) if len(rows) > many])
-            kinds, beside = (some, more) if many else (every, nothing)
-            sums = np.stack([counted[node][many] for node in at], axis=-1)
-            found.append(RecomputeCase(kinds, at, sums, beside[np.ix_(kinds, at)]))
-        return tuple(found)
+        return large, np.where(least < NO_SUM, np.maximum(0, least - working), NO_SUM)
+
+    def room(self, working: Numbers, in_flight: int) -> Numbers:
+        """Return ``[kind, node]``: the bytes left for what a stage holds, beside its working set."""
+        held = self.sums.held
+        if held is None:  # memory is not limited, and nobody looks
+            return working
+        received = held.received[:, np.array(self.word.short_space.places)[self.nodes.place]]
+        return np.array(held.capacity)[:, None] - in_flight * received - working
+
+    def _all_counted(self, deadline: Deadline, large: frozenset[int]) -> Iterator[list[Numbers]]:
+        return (self._counted_apart if self.word.apart else self._counted)(deadline, large)
 
     def _counted(self, deadline: Deadline, large: frozenset[int]) -> Iterator[list[Numbers]]:
         """Yield by node least sums ``[weights, kind]`` with none of the large atoms computed again, with one, ....
@@ -226,11 +242,6 @@ class AtomGrowth:
         for at, (first, stop) in enumerate(ends):
             found[some, at] = least[:, first:stop].sum(axis=1)
         return found
-
-    def run(self, deadline: Deadline) -> Numbers:
-        """Return the least sums ``[weights, kind, node]``."""
-        counted = self._counted_apart if self.word.apart else self._counted
-        return np.stack([whole for whole, *_ in counted(deadline, frozenset())], axis=-1)
 
     def _counted_apart(self, deadline: Deadline, large: frozenset[int]) -> Iterator[list[Numbers]]:
         """Yield the same of atoms that may each stand behind any other, or at the head of a stage."""
