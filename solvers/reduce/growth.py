@@ -33,7 +33,7 @@ COUNTED, DEEP = 4, 16
 COUNT = -1
 """The variable of that number."""
 FAST, STASH, LEAN = 0, 1, 2
-"""The rows of weights of time alone, of the stash alone, and the first of all that is held."""
+"""The rows of weights of time alone, of the stash alone, and of all that is held with one micro-batch."""
 _Atom = tuple[int, int, tuple[bool, ...]]
 """The program of an atom, what it reads (``solvers.atoms.blocks``), and whether it may be computed again."""
 # The first atom of one stage and where it ends; or all stages.
@@ -181,7 +181,7 @@ class AtomGrowth:
                 kinds = some if at else every
                 beside = more[kinds, node] * bool(at)
                 fits = sums[FAST] < NO_SUM
-                if held is not None:
+                if held is not None:  # with one micro-batch in flight, which these rows weigh; no stage holds less
                     fits &= sums[LEAN] <= room[kinds, node] - beside
                 found[at].append((kinds[fits], np.full(fits.sum(), node), sums[:, fits], beside[fits]))
         rows = ((np.concatenate(row, axis=-1) for row in zip(*case, strict=True)) for case in found)
