@@ -36,14 +36,14 @@ from pipecut.solvers.reasons.priced_plans import laid, put
 from pipecut.solvers.reduce.reduced_dp import stages_of
 from pipecut.solvers.reduce.reduced_stages import ReducedStages
 
+# How long an attack takes at most: a plan of a large model is priced in some hundredths of a second.
 ATTACK_S = 2.5
-"""How long an attack takes at most: a plan of a large model is priced in some hundredths of a second."""
+# So many plans are drawn at most, and so many that keep the rules priced.
 TRIES, DRAWN = 600, 240
-"""So many plans are drawn at most, and so many that keep the rules priced."""
+# Cuts are moved over so many places.
 NEAR = 2
-"""Cuts are moved over so many places."""
+# In such a part of the plans that are drawn stages have about equal work, and the same of modes.
 EVEN = 0.6
-"""In such a part of the plans that are drawn stages have about equal work, and the same of modes."""
 Forms = tuple[int, ...]
 
 

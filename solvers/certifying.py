@@ -51,10 +51,10 @@ from pipecut.solvers.step_time.bounds.paths import FORWARD, PassPath
 from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
 
+# Paths are weighed against the plans up to so many times a limit: what is best near it is not best for all.
 NEARBY = (1, 4)
-"""Paths are weighed against the plans up to so many times a limit: what is best near it is not best for all."""
+# So many means of paths are taken that were tried last: what one leaves out the next one does not see.
 LAST = 2
-"""So many means of paths are taken that were tried last: what one leaves out the next one does not see."""
 
 
 def weighed_paths(
@@ -86,10 +86,10 @@ def _of(stages: int, weights: Weights) -> WeighedPaths:
     return WeighedPaths(stages, tuple((weight, passes(path)) for weight, path in weights))
 
 
+# The bound of paths alone is told to one part of the objective in so many where the plan itself is not proved.
 NEARLY = 200
-"""The bound of paths alone is told to one part of the objective in so many where the plan itself is not proved."""
+# Between it and the objective so many parts are tried, the largest bound first.
 PARTS = 4
-"""Between it and the objective so many parts are tried, the largest bound first."""
 
 
 def certify_executed(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:

@@ -31,8 +31,8 @@ _Step = tuple[int, int]
 """What a chain grows by: the numbers of an atom's program, and of what it reads (``solvers.atoms.blocks``)."""
 LARGEST_NS = FORBIDDEN - 2
 """The largest limit: one more is still no FORBIDDEN time."""
+# A limit is above the first time that is asked for by this part of it.
 HEADROOM = 8
-"""A limit is above the first time that is asked for by this part of it."""
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ from pipecut.solvers.atoms.unbeaten import unbeaten
 States = dict[Key, Labels]
 """The unbeaten labels by the forms of the live layers."""
 LAYOUTS = OUTSIDE + 1
+# After how many live layers the numbers of layouts are counted anew, so that they stay within 64 bits.
 RENUMBER = 16
-"""After how many live layers the numbers of layouts are counted anew, so that they stay within 64 bits."""
 
 
 class Passes(NamedTuple):

@@ -19,6 +19,7 @@ import numpy as np
 from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Tables
 from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import EVERY_FORM, FormEdge, Split
 
 Thing = TypeVar("Thing")
@@ -68,11 +69,11 @@ class Programs:
 
     def of(self, atom: int, start: int) -> int:
         """Return the number of an atom's program in a stage that starts at atom ``start``."""
-        found = self.of_atom[atom]
-        for first, program in self.copying.get(atom, ()):
-            if first <= start:
-                found = program
-        return found
+        return self.behind(atom, sum(first <= start for first, _ in self.copying.get(atom, ())))
+
+    def behind(self, atom: int, many: int) -> int:
+        """Return that in a stage that starts behind so many of the places from which it copies weights."""
+        return self.copying[atom][many - 1][1] if many else self.of_atom[atom]
 
 
 def programs(tables: Tables, held: MemoryTables | None, space: CutSpace) -> Programs:
@@ -97,7 +98,7 @@ def programs(tables: Tables, held: MemoryTables | None, space: CutSpace) -> Prog
     copying: dict[int, tuple[tuple[int, int], ...]] = {}
     for atom, (first, stop) in enumerate(space.atoms()):
         rows, found = steps[first:stop], list[tuple[int, int]]()
-        for start, copied in _copied(tables, space, first, stop):
+        for start, copied in copied_from(tables.instance, space, first, stop):
             for at in copied:
                 cost = layers.number(_layer_costs(tables, held, at, copied=True), (at, True))
                 rows[at - first] = replace(rows[at - first], cost=cost)
@@ -107,11 +108,11 @@ def programs(tables: Tables, held: MemoryTables | None, space: CutSpace) -> Prog
     return Programs(tuple(known), of_atom, copying, tuple(layers.first), tuple(edges.first))
 
 
-def _copied(tables: Tables, space: CutSpace, first: int, stop: int) -> list[tuple[int, list[int]]]:
+def copied_from(instance: Instance, space: CutSpace, first: int, stop: int) -> list[tuple[int, list[int]]]:
     """Return which of some layers copy weights in stages from which atom on: (that atom, layers), ascending."""
     found: dict[int, list[int]] = {}
     for layer in range(first, stop):
-        copy = tables.instance.copies[layer]
+        copy = instance.copies[layer]
         if copy is not None and copy.earlier < first:
             found.setdefault(bisect_right(space.places, copy.earlier), []).append(layer)
     return sorted(found.items())

@@ -11,16 +11,16 @@ from pipecut.formulation.limits import Deadline, in_time
 
 Rows = NDArray[np.int64]
 Index = NDArray[np.intp]
+# Rows of so many columns are compared by going down stairs.
 STAIRS = 3
-"""Rows of so many columns are compared by going down stairs."""
+# So many rows are compared with those that are kept at once.
 BLOCK = 128
-"""So many rows are compared with those that are kept at once."""
+# So many columns are compared first, spread over all of them.
 FIRST = 6
-"""So many columns are compared first, spread over all of them."""
+# So many comparisons are made in one go, of which none takes more than a part of a second.
 MOST_CELLS = 1 << 24
-"""So many comparisons are made in one go, of which none takes more than a part of a second."""
+# After so many steps down the stairs someone looks at the time.
 STEPS = 1 << 14
-"""After so many steps down the stairs someone looks at the time."""
 
 MOST = 1 << 60
 """Numbers up to there can be counted on from."""

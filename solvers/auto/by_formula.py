@@ -29,8 +29,8 @@ from pipecut.solvers.step_time.demands import unseen_names, with_seen_demands
 NAME = PROPOSES
 Ask = Callable[[Instance, Limits], Outcome]
 PROGRAMMES = ("step_dp",)
+# How long a programme may look at the instance without what it does not see: that may prove nothing.
 PATIENCE_S = 30.0
-"""How long a programme may look at the instance without what it does not see: that may prove nothing."""
 FORMULAS = {Goal.STEP_TIME: Goal.ITERATION_TIME, Goal.PERIOD: Goal.BOTTLENECK}
 
 

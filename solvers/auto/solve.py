@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from pipecut.solvers.catalogue import Solve, SolverEntry
     from pipecut.solvers.search.support import Support
 
+# How long a first simple plan is looked for: it is there in a few tries.
 SIMPLE_S = 0.4
-"""How long a first simple plan is looked for: it is there in a few tries."""
 
 
 def told_at_once(instance: Instance, limits: Limits) -> Limits:
@@ -84,12 +84,12 @@ class _Best:
         self.limits.progress(Progress(self.objective, self.bound, self.plan, self.instance))
 
 
+# Up to this size of its model CP-SAT is asked first: it proved every such instance of the table within 4 s.
 QUICK_BYTES = 1_000_000
-"""Up to this size of its model CP-SAT is asked first: it proved every such instance of the table within 4 s."""
+# How long CP-SAT may take where a programme sees the instance too.
 PATIENCE_S = 5.0
-"""How long CP-SAT may take where a programme sees the instance too."""
+# What the model begins with is looked for in one part of the time in so many.
 BEGINNING = 3
-"""What the model begins with is looked for in one part of the time in so many."""
 CHECKS_ONLY = ("brute_force",)
 """Exact methods that are slower than the model wherever it takes an instance."""
 PROVED = (Proof.OPTIMAL, Proof.INFEASIBLE)
@@ -291,8 +291,8 @@ class _Asking:
         return False
 
 
+# How many places are left, at most.
 SOME_CUTS = 192
-"""How many places are left, at most."""
 
 
 def with_some_cuts(instance: Instance, limits: Limits) -> Outcome:
@@ -314,8 +314,8 @@ def some_cuts(instance: Instance, number: int) -> CutSpace:
     return CutSpace((first, *(min(part, key=lambda cut: sent[cut]) for _, part in parts), last))
 
 
+# From how many places to cut fewer of them make a proof much easier.
 MANY_CUTS = 64
-"""From how many places to cut fewer of them make a proof much easier."""
 
 
 def advice(instance: Instance, outcome: Outcome, limits: Limits) -> tuple[str, ...]:

@@ -71,8 +71,8 @@ Node = tuple[State, End | None]
 Values = dict[State, dict[End | None, Numbers]]
 """V of every node, by downset."""
 MOST_DOWNSETS = 3_000
+# Pairs of downsets x steps, above which the programme is not begun: about a minute.
 MOST_WORK = 2_000_000_000
-"""Pairs of downsets x steps, above which the programme is not begun: about a minute."""
 
 
 def over_downsets(instance: Instance, atoms: AtomGraph, below_ns: int, limits: Limits) -> Relaxed:
@@ -423,10 +423,10 @@ def _through(atoms: AtomGraph, sets: Sequence[int]) -> tuple[int, ...]:
 
 Ask = Callable[[Instance, Limits], Outcome]
 """Any search of one instance, such as the one behind ``pipecut plan``."""
+# A bound for all orders may take one part in so many of what is left, each time it is asked.
 PARTS_OF_TIME = 4
-"""A bound for all orders may take one part in so many of what is left, each time it is asked."""
+# How many orders are asked one by one where no bound for all of them settles what is best: all of five atoms.
 MOST_ORDERS = 120
-"""How many orders are asked one by one where no bound for all of them settles what is best: all of five atoms."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,11 @@ from pipecut.solvers.reduce.counted import CountedStages
 from pipecut.solvers.reduce.device_prices import Option, PricedAnswer, PricedQuestion
 from pipecut.solvers.reduce.jointly import Jointly
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.reduced_dp import OFFERED, Search, search_of, value_of
+from pipecut.solvers.reduce.reduced_dp import OFFERED, Search, on_the_line, search_of, value_of
 from pipecut.solvers.reduce.reduced_stages import ReducedStages
 from pipecut.solvers.reduce.seats import SeatLine
 from pipecut.solvers.reduce.word import Word
+from pipecut.solvers.search.support import capped
 
 NARROWER, ROOMY = 1.5, 6
 """The narrower question may take one part in so many of the time, and so may grids that keep much more."""
@@ -70,6 +71,7 @@ def narrower(instance: Instance) -> list[Instance]:
 
     It leaves out two splits at once, too, which the reduction sees: with them it takes long to find a good plan.
     """
+    instance = capped(instance)
     training = instance.training
     orders = training.schedule_choices or (training.schedule,)
     if not any(one is Schedule.ONE_F_ONE_B or one.in_halves for one in orders):
@@ -81,7 +83,7 @@ def narrower(instance: Instance) -> list[Instance]:
     cost = replace(instance.cost, synchronisation=charged, inside=charged, stage_time=StageTime.ADD)
     cost = replace(cost, boundary_charge=BoundaryCharge.LINK, combine=Combine.MAX)
     splits = tuple(axis for axis in instance.constraints.splits if axis is not Axis.PAIRS)
-    asked = replace(instance.constraints, placement=Placement.LINE, at_most=(), splits=splits)
+    asked = replace(instance.constraints, placement=Placement.LINE, at_most=on_the_line(instance), splits=splits)
     for own in [asked, replace(asked, recompute=Recompute.ALLOWED)][: 1 + (asked.recompute is Recompute.BLOCKS)]:
         with contextlib.suppress(ValueError):
             like = replace(instance, cost=cost, constraints=own, goals=instance.goals[:1], training=plain)
@@ -163,6 +165,7 @@ class _Work(ByCount):
 
 def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
     """Return the wider question of an instance with nothing open, and how time is counted; None for none."""
+    instance = capped(instance)
     training, cost, goal = instance.training, instance.cost, instance.goals[0]
     free = instance.constraints.placement is Placement.FREE
     unknown = training.schedule.flushes and training.schedule not in IN_ROUNDS
@@ -180,11 +183,12 @@ def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
         type(one)() if not one.asked and one.rule not in OFFERED else one for one in instance.constraints.values
     )
     plain = replace(training, schedule=order, schedule_choices=(), chunks=1, chunk_choices=(), warm_up="classic")
+    limits = () if free else on_the_line(instance)
     paid = Boundary.NONE if free else cost.boundary
     like = replace(
         instance,
         training=plain,
-        constraints=replace(Constraints(seen), placement=Placement.LINE, forms=()),
+        constraints=replace(Constraints(seen), placement=Placement.LINE, at_most=limits),
         cost=replace(cost, boundary_charge=BoundaryCharge.LINK, boundary=paid, combine=Combine.MAX),
         goals=(Goal.STEP_TIME if goal.executed else Goal.ITERATION_TIME,),
     )

@@ -33,8 +33,8 @@ from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
+# Terms of the model, above which it is not built.
 LARGEST = 200_000
-"""Terms of the model, above which it is not built."""
 
 
 @dataclass(frozen=True, slots=True)

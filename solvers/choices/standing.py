@@ -20,8 +20,8 @@ from pipecut.solvers.reduce.best_grid import GridFound, GridTold, times_in_a_ste
 
 LEFT = "stopped early: the search was left, as it did not end when the time did"
 SIMPLE_S = 0.2
+# How long a simple plan, and bounds for everything that was asked, are looked for at the end.
 BOUND_S = 0.5
-"""How long a simple plan, and bounds for everything that was asked, are looked for at the end."""
 
 
 @dataclass(slots=True)

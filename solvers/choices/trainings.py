@@ -105,13 +105,13 @@ def orders_open(training: Training) -> bool:
     return bool(training.schedule_choices or training.chunk_choices)
 
 
+# The first choice may search in one part of the time in so many if it begins with a plan, else in half of it.
 WITH_START = 4
-"""The first choice may search in one part of the time in so many if it begins with a plan, else in half of it."""
+# A choice is searched once more in so many times the time that it had, or more.
 MORE_TIME = 1.5
-"""A choice is searched once more in so many times the time that it had, or more."""
 NOTHING = "nothing better"
+# A check may take so much longer than what is checked took: the plan is there.
 CHECK_S = 10.0
-"""A check may take so much longer than what is checked took: the plan is there."""
 
 
 class Ruled(NamedTuple):
@@ -445,11 +445,11 @@ def _given_up(best: _Found, done: list[_Found], below: int | None = None) -> lis
 
 
 DecideAsk = Callable[[Instance, Limits], Outcome]
+# How long grids whose groups hold several stages are looked at before there is another plan than a grid.
 GRIDS_S, KEPT = 3.0, 8
-"""How long grids whose groups hold several stages are looked at before there is another plan than a grid."""
 # Where that did not suffice, one part of the time in so many (KEPT) is kept for them: fewer may be better then.
+# What a bound for all orders may take beside a claim about one order, or about none of them having a plan.
 BOUND_S = 5.0
-"""What a bound for all orders may take beside a claim about one order, or about none of them having a plan."""
 
 
 def decide(

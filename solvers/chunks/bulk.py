@@ -29,12 +29,12 @@ BROKEN = 1 << 59
 """The value of a plan that breaks the rule on memory is this and the bytes by which it does; above every step."""
 NEVER = 1 << 62
 """The value of a plan with a stage that takes longer than any plan that counts."""
+# About so many numbers are held at once: plans times stages times micro-batches in flight.
 AT_ONCE = 1 << 22
-"""About so many numbers are held at once: plans times stages times micro-batches in flight."""
+# So many plans are moved on at once, the best that are known.
 KEPT = 8
-"""So many plans are moved on at once, the best that are known."""
+# About so many plans are priced before it is looked whether time is over.
 MOVED_AT_ONCE = 1 << 13
-"""About so many plans are priced before it is looked whether time is over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,17 +41,17 @@ from pipecut.solvers.search.incumbent import Incumbent, questions
 from pipecut.solvers.search.stoppable import stoppable
 
 NAME = "cpsat_chunks"
+# How many plans of a case are priced as executed before the search for the time of a step gives up.
 MOST_PRICED = 1_000
-"""How many plans of a case are priced as executed before the search for the time of a step gives up."""
+# How often paths and plans of a case answer each other: for a first bound, for plans, and before fronts grow.
 FIRST_TURNS, TURNS, MORE_TURNS = 2, 16, 96
-"""How often paths and plans of a case answer each other: for a first bound, for plans, and before fronts grow."""
 UNANSWERED = "CP-SAT did not answer"
+# How many fronts of plans have room, one after another.
 WIDTHS = (500, 5_000, 50_000, 400_000)
-"""How many fronts of plans have room, one after another."""
+# About so many sums are held at once: fronts times places times paths.
 AT_ONCE = 1 << 22
-"""About so many sums are held at once: fronts times places times paths."""
+# So many rows are looked at first; what is beaten by them is not looked at again.
 FIRST_ROWS = 4
-"""So many rows are looked at first; what is beaten by them is not looked at again."""
 
 
 @stoppable(NAME, best=True, chunks=True)

@@ -25,16 +25,16 @@ from pipecut.solvers.chunks.path_sums import FAR, TIMES, PathSums
 from pipecut.solvers.chunks.runs import Numbers
 from pipecut.solvers.step_time.bounds.game import equilibrium
 
+# Weights are whole numbers that add up to about so many.
 MOST_WEIGHT = 1 << 14
-"""Weights are whole numbers that add up to about so many."""
+# So near to each other, in parts of one, the two sides stop.
 CLOSE = 1e-4
-"""So near to each other, in parts of one, the two sides stop."""
+# After so many turns without a better bound, too.
 STALE = 30
-"""After so many turns without a better bound, too."""
+# So many mixtures are told, the best ones.
 MIXTURES = 6
-"""So many mixtures are told, the best ones."""
+# So much weights stay what the best ones are.
 NEAR = 0.5
-"""So much weights stay what the best ones are."""
 Shares = NDArray[np.float64]
 
 

@@ -25,9 +25,10 @@ from pipecut.formulation.uses import has_grids
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.grids import Grids
 from pipecut.solvers.search.pieces import ShortModel
+from pipecut.solvers.search.support import capped
 
+# They may take two parts in so many of the time, and so long at most; so many are priced at most.
 PART, MOST_S, TRIED = 4, 15.0, 12
-"""They may take two parts in so many of the time, and so long at most; so many are priced at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,9 @@ class GridFound:
         """Say what grid it is, and how much more it takes than a plan, or that it is that."""
         if outcome.plan == self.plan or outcome.objective is None:
             return f"this plan {self.words}"
-        more = self.step / (outcome.objective * times_in_a_step(about)) - 1
-        return f"{goal_text(about.goals[0], self.objective)}, {gap(more)} slower {self.words}"
+        whole, own = outcome.objective * times_in_a_step(about), goal_text(about.goals[0], self.objective)
+        more = f", {gap(self.step / whole - 1)} {'slower' if about.goals[0].timed else 'more'}" if whole else ""
+        return f"{own}{more} {self.words}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,8 @@ class DealtGrids:
 
 def shortened(instance: Instance) -> ShortModel:
     """Return the short model of an instance that asks nothing of single layers; else the model is its own."""
-    demands = instance.demands
-    if demands.pins or demands.apart or demands.forms:
+    instance, demands = capped(instance), instance.demands
+    if demands.pins or demands.apart:
         return ShortModel.itself(instance)
     word = Word.of(instance)
     return ShortModel(instance, word.short, word.of_atom)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import Deadline, TooLargeError
@@ -31,7 +32,7 @@ from pipecut.solvers.reduce.seats import SeatLine, has_a_first_stage, sizes_of, 
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.search.stoppable import stoppable
-from pipecut.solvers.search.support import Support, sized
+from pipecut.solvers.search.support import Support, capped, sized
 
 NAME = "reduced_dp"
 OFFERED = ("no_cut", "together", "devices_per_stage", "stages", "equal_stages")
@@ -42,9 +43,10 @@ BYTES_A_CELL = 1200
 
 def reason_against(instance: Instance, name: str = NAME) -> str | None:
     """Return None if the search sees the whole instance, else what it does not see; ``name`` is who searches."""
+    instance = capped(instance)
     training, cost, asked = instance.training, instance.cost, instance.constraints
     unseen = [one for one in instance.demands.named() if one not in OFFERED]
-    unseen += [one.name for one in asked.own] + ["at_most"] * bool(asked.at_most) + ["forms"] * bool(asked.forms)
+    unseen += [one.name for one in asked.own] + ["at_most"] * (asked.at_most != on_the_line(instance))
     executed = instance.goals[0] is Goal.STEP_TIME
     reasons = {
         f"{name} minimises a step, the first goal is {instance.goals[0]}": instance.goals[0]
@@ -65,6 +67,11 @@ def reason_against(instance: Instance, name: str = NAME) -> str | None:
         and (asked.one_mode if asked.recompute is Recompute.BLOCKS else not asked.memory),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def on_the_line(instance: Instance) -> tuple[GoalLimit, ...]:
+    """Return the limits that say where the line of devices ends (``solvers.search.support.devices_of``)."""
+    return tuple(one for one in instance.constraints.at_most if one.goal in (Goal.DEVICES, Goal.COST))
 
 
 @sized
@@ -159,6 +166,7 @@ def gone_on(search: Search) -> Search | None:
 
 def search_of(instance: Instance, upper: int, deadline: Deadline) -> Search:
     """Return the search for the first goal of an instance, for plans below a value."""
+    instance = capped(instance)
     executed = instance.goals[0] is Goal.STEP_TIME
     counted, stages = executed or is_counted(instance), stages_of(instance, deadline)
     judged = replace(instance, goals=instance.goals[:1])

@@ -23,6 +23,7 @@ from pipecut.formulation.problem.modes import Mode, in_common, modes
 from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.reduce.form_sums import Numbers
+from pipecut.solvers.search.support import devices_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +63,7 @@ class SeatLine:
 
         Of alike servers only places in the first one are looked at, all others are like one of them.
         """
-        total, ways = instance.devices, ways_of(instance)
+        total, ways = devices_of(instance), ways_of(instance)
         sizes, common = tuple(n for n, _ in ways), tuple(one for _, one in ways)
         seat = np.full((total + 1, len(sizes)), -1, dtype=np.int64)
         classes, servers = server_classes(instance), line(instance)
@@ -86,7 +87,7 @@ class SeatLine:
         of_class = np.zeros((len(groups), max(classes) + 1), dtype=np.int64)
         for row, (_, key) in zip(of_class, known, strict=True):
             np.add.at(row, [one for one, _ in key], [count for _, count in key])
-        in_class = np.bincount([classes[server] for server in servers])
+        in_class = np.bincount([classes[server] for server in servers[:total]], minlength=max(classes) + 1)
         crossing = _crossing(instance, space, links)
         return SeatLine(sizes, common, seat, tuple(groups), of_class, in_class, joint, crossing)
 
@@ -100,7 +101,7 @@ def has_a_first_stage(instance: Instance) -> bool:
 def sizes_of(instance: Instance) -> list[int]:
     """Return how many devices a stage may have."""
     asked = instance.demands.devices_per_stage
-    return [n for n in range(1, instance.devices + 1) if not asked or n in asked]
+    return [n for n in range(1, devices_of(instance) + 1) if not asked or n in asked]
 
 
 def ways_of(instance: Instance) -> Mapping[tuple[int, object], Sequence[Mode]]:

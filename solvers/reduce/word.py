@@ -13,11 +13,13 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pipecut.formulation.constraints.layers.forms import FormLimit
 from pipecut.formulation.costs.once import once
 from pipecut.formulation.problem.constraints import Constraints
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import ALL_BUT_NAME, Instance
 from pipecut.formulation.problem.layers import LayerGraph
+from pipecut.solvers.atoms.programs import copied_from
 
 PERIODS = 32
 """The longest run of atoms that is looked for again right behind itself."""
@@ -54,15 +56,25 @@ class Word:
     def of(instance: Instance) -> Word:
         """Read an instance as a word. Cost: linear in layers and edges, times PERIODS.
 
-        The instance may pin no layer, keep none apart, limit no forms, and ask for nothing else that names layers
-        but places to cut, and layers that are computed again.
+        The instance may pin no layer, keep none apart, and ask for nothing else that names layers but places to
+        cut, forms, and layers that are computed again.
         """
         space = CutSpace.of(instance)
         classes, reach = _classes(instance, space)
         kept, of_atom = _shortened(classes, reach)
-        if len(kept) == len(classes):
-            return Word(instance, space, instance, tuple(range(len(classes))))
-        return Word(instance, space, _short(instance, space, kept), of_atom)
+        if len(kept) < len(classes):
+            short, own = _short(instance, space, kept), _copying(instance)
+            # Layers with the same weights that stand apart may copy them from others there.
+            if all(map(list.__eq__, own, map(_copying(short).__getitem__, of_atom))):
+                return Word(instance, space, short, of_atom)
+        return Word(instance, space, instance, tuple(range(len(classes))))
+
+
+def _copying(instance: Instance) -> list[list[list[int]]]:
+    """Return of every atom which of its layers copy weights, in the order in which stages that start later do."""
+    space = CutSpace.of(instance)
+    ends = space.atoms()
+    return [[[at - a for at in row] for _, row in copied_from(instance, space, a, b)] for a, b in ends]
 
 
 def _classes(instance: Instance, space: CutSpace) -> tuple[list[int], int]:
@@ -136,6 +148,7 @@ def _short(instance: Instance, space: CutSpace, kept: Sequence[int]) -> Instance
     edges = tuple((one, place[two], size) for one, two, size in _edges(model, kept, ends, place))
     names = [model.layers[at].name for at in layers]
     again = set(instance.demands.recompute_layers)
+    limited = {at for matching, _ in instance.demands.forms for at in matching}
     starts = {ends[atom][0] for atom in kept}
     short = LayerGraph(
         model.name,
@@ -152,7 +165,10 @@ def _short(instance: Instance, space: CutSpace, kept: Sequence[int]) -> Instance
         instance.constraints,
         no_cut=(),
         together=(),
-        forms=(),
+        # Splits that are asked for would offer others again.
+        forms=tuple(
+            FormLimit(model.layers[at].name, instance.layers[at].allowed_forms) for at in layers if at in limited
+        ),
         recompute_layers=tuple(model.layers[at].name for at in layers if at in again),
     )
     return replace(instance, model=short, constraints=asked)

@@ -40,6 +40,7 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link, ceil_div
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.search.pieces import Forms, Numbers, PieceCosts, Pieces, PieceTables, ShortModel
+from pipecut.solvers.search.support import devices_of
 
 LATE = 3
 """So many are tried at most when time is over."""
@@ -67,12 +68,14 @@ class _Row:
         """Yield groups of every size that leaves no device over; fewer where the model has too few atoms."""
         stops, sizes = CutSpace.of(instance).stops, [server.devices for server in instance.servers]
         parts = [size for size in range(min(sizes), 0, -1) if all(one % size == 0 for one in sizes)]
+        there, asked = devices_of(instance), instance.demands.devices_per_stage
         if len(set(sizes)) == 1:
-            most = instance.constraints.max_servers or len(sizes)
-            parts += [sizes[0] * many for many in range(2, most + 1) if len(sizes) % many == 0]
-        asked, classes = instance.demands.devices_per_stage, server_classes(instance)
-        for size in (one for one in parts if not asked or one in asked):
-            stages = range(min(instance.devices // size, stops))
+            servers = there // sizes[0]
+            most = min(servers, instance.constraints.max_servers or servers)
+            parts += [sizes[0] * many for many in range(2, most + 1) if servers % many == 0]
+        classes = server_classes(instance)
+        for size in (one for one in parts if one <= there and (not asked or one in asked)):
+            stages = range(min(there // size, stops))
             groups = tuple(Group.on_line(instance, at * size, size) for at in stages)
             held = [tuple((classes[server], count) for server, count in one.counts) for one in groups]
             yield _Row(groups, tuple(held.index(one) for one in held))

@@ -10,13 +10,16 @@ What a published planner makes of an instance: it takes everything, proves nothi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 
 from pipecut.formulation.limits import TooLargeError
 from pipecut.formulation.problem.constraints import Goal
-from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.demands import with_memory
+from pipecut.formulation.problem.groups import line
+from pipecut.formulation.problem.instance import Instance, with_servers
 
 
 def unseen(instance: Instance, *rules: str, seen: Collection[str] = ()) -> tuple[str, ...]:
@@ -31,6 +34,33 @@ def unseen(instance: Instance, *rules: str, seen: Collection[str] = ()) -> tuple
     asked = {one.rule for one in limiting if one.asked}
     never = (rule for one in limiting if not one.asked for rule in one.rules)
     return (*(rule for rule in rules if rule in asked), *(rule for rule in never if rule not in seen))
+
+
+def capped(instance: Instance) -> Instance:
+    """Return an instance of the same plans that offers what is left by limits on peak memory and on stages.
+
+    Devices have no more memory than they may use, and ``stages`` says how many there may be, so whoever sees these
+    sees the limits. Cost: linear in the layers.
+    """
+    asked, most = instance.constraints, {one.goal: one.at_most for one in instance.constraints.at_most}
+    size, number = most.get(Goal.MEMORY, 0), most.get(Goal.STAGES, 0)
+    if size:
+        rooms = [min(size, row.device_class.memory_bytes) if asked.memory else size for row in instance.servers]
+        instance = with_servers(instance, with_memory(instance.servers, rooms))
+        asked = replace(asked, memory=True)
+    if number >= (asked.stages_at_least or 1):
+        asked = replace(asked, stages_at_most=min(number, asked.stages_at_most or number))
+    kept = {Goal.MEMORY: size, Goal.STAGES: number >= (asked.stages_at_least or 1)}
+    left = tuple(one for one in asked.at_most if not kept.get(one.goal))
+    return instance if left == asked.at_most else replace(instance, constraints=replace(asked, at_most=left))
+
+
+def devices_of(instance: Instance) -> int:
+    """Return how many devices of the line, from its head on, stages may take by their number and their price."""
+    prices = [instance.servers[server].device_class.price_per_hour for server in line(instance)]
+    limits = {one.goal: one.at_most for one in instance.constraints.at_most}
+    number, paid = limits.get(Goal.DEVICES, len(prices)), itertools.accumulate(prices)
+    return min(number, sum(one <= limits.get(Goal.COST, one) for one in paid))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from pipecut.formulation.problem.constraints import Goal, Placement
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.modes import in_common
 from pipecut.solvers.dynamic.states.state_dp import unseen_by_states
-from pipecut.solvers.dynamic.states.states import Numbers, StateSpace
+from pipecut.solvers.dynamic.states.states import StateSpace
 from pipecut.solvers.dynamic.tables.demanded import is_seen
+from pipecut.solvers.search.support import devices_of
 
 SEEN = ("stages", "pin", "apart", "equal_stages", "at_most")
 LIMITED = (Goal.DEVICES, Goal.COST, Goal.STAGES)
@@ -80,24 +81,19 @@ def _left(instance: Instance) -> dict[str, Any]:
 
 def _afforded(space: StateSpace, instance: Instance) -> StateSpace:
     """Return the states without whole plans that take too many devices, or too dear ones."""
-    limits = {one.goal: one.at_most for one in instance.constraints.at_most}
-    weights = {Goal.DEVICES: [1] * len(instance.servers)}
-    weights[Goal.COST] = [server.device_class.price_per_hour for server in instance.servers]
-    for goal, weight in weights.items():
-        if goal in limits:
-            space = _within(space, instance, np.array(weight, dtype=np.int64), limits[goal])
-    return space
-
-
-def _within(space: StateSpace, instance: Instance, weight: Numbers, most: int) -> StateSpace:
-    """Return the states of whole plans whose devices, by server of some weight, have this much at most."""
     if instance.constraints.placement is Placement.LINE:
         # A whole plan takes the devices up to where its last stage stops.
-        taken = np.append(0, np.repeat(weight, [server.devices for server in instance.servers]).cumsum())
-        kept = [state for state in space.empty.tolist() if taken[space.states[state][0]] <= most]
+        most = devices_of(instance)
+        kept = [state for state in space.empty.tolist() if space.states[state][0] <= most]
         return replace(space, empty=np.array(kept, dtype=space.empty.dtype))
-    taken = np.array(space.states, dtype=np.int64) @ weight
-    return replace(space, complete=space.complete & (taken[space.node_state] <= most))
+    limits = {one.goal: one.at_most for one in instance.constraints.at_most}
+    taken = np.array(space.states, dtype=np.int64)
+    weights = {Goal.DEVICES: 1, Goal.COST: [server.device_class.price_per_hour for server in instance.servers]}
+    for goal, weight in weights.items():
+        if goal in limits:
+            whole = (taken * weight).sum(axis=1) <= limits[goal]
+            space = replace(space, complete=space.complete & whole[space.node_state])
+    return space
 
 
 def _of_kinds(space: StateSpace, kinds: set[int]) -> StateSpace:

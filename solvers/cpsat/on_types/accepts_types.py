@@ -6,19 +6,13 @@ from dataclasses import replace
 
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
-from pipecut.solvers.reduce.reduced_dp import bytes_needed
+from pipecut.solvers.reduce.reduced_dp import bytes_needed, on_the_line
 from pipecut.solvers.reduce.reduced_dp import reason_against as reduced_reason_against
-from pipecut.solvers.search.support import Support, sized
+from pipecut.solvers.search.support import Support, capped, sized
 
 NAME = "cpsat_types"
 FORMULAS = (Goal.ITERATION_TIME, Goal.BOTTLENECK, Goal.DEVICES, Goal.STAGES)
 """Goals that sums of stages, the slowest of them, and their numbers decide: those that may also be limited."""
-COUNTED = (Goal.DEVICES, Goal.STAGES)
-"""Goals that may be limited beside an executed step."""
-SEEN, BESIDE = (
-    "sums of stages, the slowest of them, and their numbers",
-    "limits on numbers of devices and stages beside an executed step",
-)
 
 
 def bare(instance: Instance) -> Instance:
@@ -26,18 +20,18 @@ def bare(instance: Instance) -> Instance:
 
     Raises ValueError where a step is not one of the tables' questions.
     """
-    seen = replace(instance.constraints, apart=(), pins=(), at_most=())
+    seen = replace(instance.constraints, apart=(), pins=(), at_most=on_the_line(instance))
     goal = Goal.STEP_TIME if instance.goals[0] is Goal.STEP_TIME else Goal.ITERATION_TIME
     return replace(instance, constraints=seen, goals=(goal,))
 
 
 def _unseen(instance: Instance) -> str:
     """Return which goal or pin the model does not see; nothing where it sees all."""
-    goal, limited = instance.goals[0], [one.goal for one in instance.constraints.at_most]
-    executed = goal is Goal.STEP_TIME
-    known, words = (COUNTED, BESIDE) if executed else (FORMULAS, SEEN)
-    if unseen := [one for one in (*(() if executed else (goal,)), *limited) if one not in known]:
-        return f"{NAME} knows {words}, and no {unseen[0]}"
+    goal, line = instance.goals[0], on_the_line(instance)
+    goals = [] if goal is Goal.STEP_TIME else [goal]
+    limited = [one.goal for one in instance.constraints.at_most if one not in line]
+    if unseen := [one for one in (*goals, *limited) if one not in (FORMULAS if goals else ())]:
+        return f"{NAME} knows sums of stages, the slowest of them, and their numbers, and no {unseen[0]}"
     if any(pin.servers is not None for pin in instance.demands.pins):
         return f"{NAME} sees pins to stages, and none to servers"
     if instance.constraints.equal_stages:
@@ -48,6 +42,7 @@ def _unseen(instance: Instance) -> str:
 @sized
 def accepts(instance: Instance) -> Support:
     """Say what the model makes of an instance (``solvers.search.support``). Cost: linear in the layers."""
+    instance = capped(instance)
     if reason := _unseen(instance):
         return Support(reason=reason)
     try:

@@ -46,6 +46,7 @@ from pipecut.solvers.reduce.seats import SeatLine, has_a_first_stage
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.search.stoppable import stoppable
+from pipecut.solvers.search.support import capped
 from pipecut.solvers.step_time.bounds.paths import PassPath, longest_path
 
 EFFORTS = (0.05, 1.0)
@@ -303,6 +304,7 @@ def most_of(instance: Instance) -> int:
 
 def space_of(instance: Instance, limits: Limits) -> TypeSpace:
     """Return the types of the stages of an instance. Cost: the tables of ``reduced_dp``."""
+    instance = capped(instance)
     word, executed = Word.of(bare(instance)), instance.goals[0] is Goal.STEP_TIME
     line = SeatLine.of(word.whole, word.space)
     return TypeSpace(ReducedStages.of(word, line, limits.deadline, each=executed), instance)

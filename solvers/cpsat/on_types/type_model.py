@@ -22,6 +22,7 @@ from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.solvers.cpsat.on_types.types import StageType, TypeSpace
 from pipecut.solvers.reduce.programme import Cell
+from pipecut.solvers.reduce.reduced_dp import on_the_line
 from pipecut.solvers.step_time.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, SYNC, PassPath
 
 LARGEST = 1 << 60
@@ -100,7 +101,8 @@ class TypeQuestion:
     def of(space: TypeSpace, stages: int, most: int) -> TypeQuestion:
         """Ask for plans whose first goal is at most so much, within the limits that are demanded."""
         asked = space.asked
-        limits = [(asked.goals[0], most), *((one.goal, one.at_most) for one in asked.constraints.at_most)]
+        left = (one for one in asked.constraints.at_most if one not in on_the_line(asked))
+        limits = [(asked.goals[0], most), *((one.goal, one.at_most) for one in left)]
         caps = tuple(Cap.of(asked, goal, value) for goal, value in limits)
         longest = longest_run_ns(asked, asked.training.micro_batches)
         times = [longest, *(cap.most_ns for cap in caps if cap.most_ns is not None)]

@@ -190,11 +190,11 @@ def test_a_claim_takes_the_larger_bound_and_says_whose_it_is() -> None:
 def test_how_time_is_counted_follows_from_the_order_of_passes(order: Schedule) -> None:
     instance = three_products((1,))
     instance = replace(instance, training=replace(instance.training, schedule=order), goals=(Goal.STEP_TIME,))
-    limit = GoalLimit(Goal.DEVICES, 1)
-    limited = replace(instance, constraints=replace(instance.constraints, at_most=(limit,)))
+    seen, unseen = GoalLimit(Goal.DEVICES, 1), GoalLimit(Goal.BOTTLENECK, 1)
+    limited = replace(instance, constraints=replace(instance.constraints, at_most=(seen, unseen)))
     found, paths = wider(limited), {Schedule.GPIPE: LeastStep.FLOW, Schedule.ZERO_BUBBLE_H1: LeastStep.WORK}
     assert found is not None and found[1] is paths.get(order, LeastStep.EXECUTED)
-    assert not found[0].constraints.at_most
+    assert found[0].constraints.at_most == (seen,)
     assert found[0].training.schedule is (order if order is Schedule.GPIPE else Schedule.ONE_F_ONE_B)
     loose = replace(limited, training=replace(instance.training, schedule=Schedule.ONE_F_ONE_B, warm_up=(1, 1, 1)))
     assert wider(loose) is None

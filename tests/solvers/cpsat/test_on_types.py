@@ -34,7 +34,7 @@ from tests.generators import cluster_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
 from tests.solvers.priced import few_plans
-from tests.solvers.reduce.test_reduced import as_seen, repeated
+from tests.solvers.reduce.test_reduced import as_seen, limited, repeated
 from tests.solvers.test_stopped_anywhere import example
 
 ONE = Limits(workers=1)
@@ -164,7 +164,7 @@ def test_the_least_executed_step_of_models_that_repeat_themselves(instance: Inst
 
 
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
-@given(demanding())
+@given(st.one_of(demanding(), limited().map(as_seen)))
 def test_demands_that_programmes_over_suffixes_do_not_see_are_kept(instance: Instance) -> None:
     _seen(instance)
     _agrees(instance)

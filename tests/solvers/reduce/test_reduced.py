@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, islice
 from unittest import mock
 
 import networkx as nx
@@ -13,14 +13,18 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.costs.memory_tables import most_bytes
 from pipecut.formulation.costs.tables import all_tables, build_tables
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER
 from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.cluster import DeviceClass
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute, Sharded
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance, build_instance
-from pipecut.formulation.problem.layers import Axis, layer_graph
+from pipecut.formulation.problem.layers import Axis, Split, layer_graph
 from pipecut.formulation.problem.options import BoundaryCharge, StageTime
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule, Training
@@ -37,6 +41,7 @@ from pipecut.solvers.reduce.reduced_dp import accepts, solve
 from pipecut.solvers.reduce.reduced_stages import ReducedStages
 from pipecut.solvers.reduce.seats import SeatLine
 from pipecut.solvers.reduce.word import Word
+from pipecut.solvers.search.support import capped
 from tests.enumerator import every_plan
 from tests.examples import chain, follow, instance_of, matrix, mesh, on_servers
 from tests.generators import cluster_graphs, cost_models, layer_graphs
@@ -58,7 +63,7 @@ NUMBERS = [(None, None), (None, None), (2, None), (None, 2), (2, 2), (3, None)]
 def repeated(draw: st.DrawFn, clusters: st.SearchStrategy[nx.Graph] = FEW, least: int = 2) -> Instance:
     """A few layers that follow themselves ``least`` times or more, between others that stand once."""
     block = draw(layer_graphs(max_layers=2, tied=False))
-    times, first = draw(st.integers(least, 4)), draw(st.booleans())
+    times, first = draw(st.integers(least, max(4, least))), draw(st.booleans())
     rows, edges = [], []
     for number in range(times):
         names = {name: f"{name}.{number}" for name in block}
@@ -87,6 +92,10 @@ def repeated(draw: st.DrawFn, clusters: st.SearchStrategy[nx.Graph] = FEW, least
     return replace(found, constraints=constraints)
 
 
+DEEP = repeated(least=6)
+"""Of which the short model has fewer layers."""
+
+
 @st.composite
 def demanding(draw: st.DrawFn) -> Instance:
     """Such models whose plans have so many stages, or stages with equally many devices and replicas."""
@@ -100,6 +109,41 @@ def demanding(draw: st.DrawFn) -> Instance:
         stages_at_most=most,
     )
     return replace(instance, constraints=asked)
+
+
+def _priced(draw: st.DrawFn, one: DeviceClass, sizes: st.SearchStrategy[int]) -> DeviceClass:
+    room = max(1, draw(sizes)) if draw(st.booleans()) else one.memory_bytes
+    return replace(one, memory_bytes=room, price_per_hour=draw(st.integers(0, 3)))
+
+
+@st.composite
+def limited(draw: st.DrawFn) -> Instance:
+    """Such models of which plans may have so much memory, so many stages or devices, dear ones, or some forms."""
+    instance = draw(st.one_of(repeated(cluster_graphs(max_devices=4)), DEEP))
+    bytes_ = st.integers(5, 100).map(lambda percent: most_bytes(instance) * percent // 100)
+    servers = [
+        replace(one, device_class=_priced(draw, one.device_class, bytes_)) for one in instance.cluster.servers
+    ]
+    sizes = {
+        Goal.MEMORY: bytes_,
+        Goal.STAGES: st.integers(0, 3),
+        Goal.DEVICES: st.integers(0, instance.devices),
+        Goal.COST: st.integers(0, 2 * instance.devices),
+    }
+    goals = draw(st.lists(st.sampled_from(list(sizes)), min_size=1, max_size=2, unique=True))
+    choosing = [one for one in instance.layers if one.split is not Split.FOLLOW]
+    forms = []
+    if choosing and draw(st.booleans()):
+        layer = draw(st.sampled_from(choosing))
+        some = st.lists(st.sampled_from(layer.allowed_forms), min_size=1, unique=True)
+        forms.append(FormLimit(layer.name, tuple(draw(some))))
+    asked = replace(
+        instance.constraints,
+        at_most=tuple(GoalLimit(goal, draw(sizes[goal])) for goal in goals),
+        forms=tuple(forms),
+        splits=(Axis.SEQUENCE,) if draw(st.booleans()) else (),
+    )
+    return replace(instance, cluster=replace(instance.cluster, servers=tuple(servers)), constraints=asked)
 
 
 def as_seen(instance: Instance, micro_batches: int | None = None) -> Instance:
@@ -125,7 +169,7 @@ def test_the_formula_is_proved_as_by_pricing_every_plan(instance: Instance, micr
 
 
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
-@given(st.one_of(repeated(), demanding()))
+@given(st.one_of(repeated(), DEEP, demanding(), limited()))
 def test_models_that_repeat_themselves_are_proved_as_by_pricing_every_plan(instance: Instance) -> None:
     instance = as_seen(instance)
     _seen(instance)
@@ -175,7 +219,7 @@ def test_no_plan_as_executed_has_a_form_that_the_product_does_not_have(forms: tu
 
 @pytest.mark.slow
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
-@given(st.one_of(repeated(), demanding()), st.sampled_from([0, 12_000]))
+@given(st.one_of(repeated(), DEEP, demanding(), limited()), st.sampled_from([0, 12_000]))
 def test_no_plan_is_below_the_bound_of_the_executed_step(instance: Instance, told_apart: int) -> None:
     """Also where no more suffixes are told apart by their devices, and places of the line by others behind it."""
     instance = replace(as_seen(instance), goals=(Goal.STEP_TIME,))
@@ -196,7 +240,7 @@ def test_no_plan_is_below_the_bound_of_the_executed_step(instance: Instance, tol
 
 @pytest.mark.slow
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
-@given(st.one_of(repeated(), demanding()), st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME]))
+@given(st.one_of(repeated(), demanding(), limited()), st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME]))
 def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instance, goal: Goal) -> None:
     """What leaves suffixes out for a value that plans have to be below leaves the best plan in."""
     instance = replace(as_seen(instance), goals=(goal,))
@@ -379,9 +423,19 @@ def test_devices_have_room_for_the_whole_model_where_the_short_one_needs_little(
 
 
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
-@given(repeated())
+@given(limited(), st.integers(0, 40))
+def test_the_same_plans_keep_limits_and_what_they_leave(instance: Instance, first: int) -> None:
+    assume(has_groups(instance))
+    left = capped(instance)
+    assert not any(one.at_most for one in left.constraints.at_most if one.goal is Goal.MEMORY)
+    for plan in islice(every_plan(instance), first, 2000, 41):
+        assert evaluate(left, plan).feasible is evaluate(instance, plan).feasible
+
+
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
+@given(st.one_of(repeated(), DEEP, limited()))
 def test_atoms_of_the_short_model_cost_what_those_cost_that_they_stand_for(instance: Instance) -> None:
-    _seen(replace(as_seen(instance), goals=(Goal.ITERATION_TIME,)))
+    assume(has_groups(instance) and accepts(replace(as_seen(instance), goals=(Goal.ITERATION_TIME,))).takes)
     word, whole = Word.of(instance), all_tables(instance)
     short = build_tables(word.short, whole.groups)
     ends, few = list(word.space.atoms()), list(word.short_space.atoms())
@@ -390,6 +444,7 @@ def test_atoms_of_the_short_model_cost_what_those_cost_that_they_stand_for(insta
         own, other = range(*ends[atom]), range(*few[like])
         assert len(own) == len(other)
         for one, two in zip(own, other, strict=True):
+            assert word.whole.layers[one].allowed_forms == word.short.layers[two].allowed_forms
             assert np.array_equal(whole.compute[:, one], short.compute[:, two])
             assert np.array_equal(whole.inside[:, one], short.inside[:, two])
             assert np.array_equal(whole.each[:, one], short.each[:, two])

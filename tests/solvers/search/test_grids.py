@@ -314,6 +314,9 @@ def test_a_grid_is_told_and_said_as_people_write_it() -> None:
     better = replace(nothing, plan=Plan(grid.plan.stages[:1]), objective=grid.objective // 2)
     assert grid.no_worse(instance, better) == (instance, better)
     assert grid.beside(instance, better).endswith(f" ms, 100 % slower {words}")
+    priced = replace(instance, goals=(Goal.COST,))
+    assert grid.beside(priced, better).endswith(f" per hour, 100 % more {words}")
+    assert grid.beside(priced, replace(better, objective=0)).endswith(f" per hour {words}")
     assert grid.fields()["stages"] == many and grid.fields()["objective"] == grid.objective
     assert best_grid(replace(blocks(16, 10**12), goals=(Goal.STEP_TIME,)), Limits()) is None
 
