@@ -16,8 +16,8 @@ from pipecut.solvers.search.support import Support, sized
 
 BYTES_A_CLAUSE = 200
 """For each stage, layer and kind: a clause in the model, and its copy in the solver."""
+# Pairs of passes that are posted one by one, of all stages together: each question goes through them all.
 MOST_PAIRS = 1024
-"""Pairs of passes that are posted one by one, of all stages together: each question goes through them all."""
 
 
 @sized

@@ -57,10 +57,11 @@ def capped(instance: Instance) -> Instance:
 
 def devices_of(instance: Instance) -> int:
     """Return how many devices of the line, from its head on, stages may take by their number and their price."""
-    prices = [instance.servers[server].device_class.price_per_hour for server in line(instance)]
     limits = {one.goal: one.at_most for one in instance.constraints.at_most}
-    number, paid = limits.get(Goal.DEVICES, len(prices)), itertools.accumulate(prices)
-    return min(number, sum(one <= limits.get(Goal.COST, one) for one in paid))
+    number = min(limits.get(Goal.DEVICES, instance.devices), instance.devices)
+    held = line(instance)[:number] if Goal.COST in limits else ()
+    paid = itertools.accumulate(instance.servers[at].device_class.price_per_hour for at in held)
+    return number - sum(one > limits[Goal.COST] for one in paid)
 
 
 @dataclass(frozen=True, slots=True)
