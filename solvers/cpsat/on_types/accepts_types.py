@@ -27,11 +27,11 @@ def bare(instance: Instance) -> Instance:
 
 def _unseen(instance: Instance) -> str:
     """Return which goal or pin the model does not see; nothing where it sees all."""
-    goal, line = instance.goals[0], on_the_line(instance)
-    goals = [] if goal is Goal.STEP_TIME else [goal]
-    limited = [one.goal for one in instance.constraints.at_most if one not in line]
-    if unseen := [one for one in (*goals, *limited) if one not in (FORMULAS if goals else ())]:
-        return f"{NAME} knows sums of stages, the slowest of them, and their numbers, and no {unseen[0]}"
+    goals = [one for one in instance.goals[:1] if one is not Goal.STEP_TIME]
+    known, beside = (FORMULAS, "") if goals else ((), " beside an executed step")
+    limited = [one.goal for one in instance.constraints.at_most if one not in on_the_line(instance)]
+    if unseen := [one for one in (*goals, *limited) if one not in known]:
+        return f"{NAME} knows sums of stages, the slowest of them, and their numbers, and no {unseen[0]}{beside}"
     if any(pin.servers is not None for pin in instance.demands.pins):
         return f"{NAME} sees pins to stages, and none to servers"
     if instance.constraints.equal_stages:
