@@ -52,11 +52,11 @@ from pipecut.solvers.reduce.counted import CountedStages
 from pipecut.solvers.reduce.device_prices import Option, PricedAnswer, PricedQuestion
 from pipecut.solvers.reduce.jointly import Jointly
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.reduced_dp import OFFERED, Search, on_the_line, search_of, value_of
+from pipecut.solvers.reduce.reduced_dp import OFFERED, Search, search_of, value_of
 from pipecut.solvers.reduce.reduced_stages import ReducedStages
 from pipecut.solvers.reduce.seats import SeatLine
 from pipecut.solvers.reduce.word import Word
-from pipecut.solvers.search.support import capped
+from pipecut.solvers.search.support import capped, on_the_line
 
 NARROWER, ROOMY = 1.5, 6
 """The narrower question may take one part in so many of the time, and so may grids that keep much more."""

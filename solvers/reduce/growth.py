@@ -9,7 +9,6 @@ are computed again.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -20,10 +19,10 @@ from pipecut.formulation.costs.bulk.divided import WHOLE_INPUT, divided
 from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.limits import Deadline, in_time
 from pipecut.solvers.atoms.blocks import SETTLED, Lending
-from pipecut.solvers.atoms.programs import OUTSIDE, Key, Programs, copied_from
+from pipecut.solvers.atoms.programs import OUTSIDE, Key, Programs
 from pipecut.solvers.reduce import form_sums
 from pipecut.solvers.reduce.form_sums import NO_SUM, Factor, LayerSums, Numbers, eliminated, of_atom, product
-from pipecut.solvers.reduce.word import Word
+from pipecut.solvers.reduce.word import Word, copying
 
 PRICES = 6
 """A byte has prices of so many octaves above and below what it has if time is worth all that a stage holds."""
@@ -80,14 +79,13 @@ class Nodes:
         found = Nodes(np.full((total + 1, total + 1), -1, dtype=np.int64), [], [], [], [], again)
         numbers: dict[tuple[object, ...], int] = {}
         # Of atoms of the short model it does not say how far stages reach before them.
-        ends = word.space.atoms()
-        copied = [[at for at, _ in copied_from(word.whole, word.space, *own)] for own in ends]
+        copied = copying(word.whole)
         starts, end = (range(total), None) if only is None else ((only[0],), only[1])
         for start in starts:
             first = word.of_atom[start]
             before: object = np.ascontiguousarray(received[:, word.short_space.places[first]]).tobytes()
             for stop, atom in enumerate(word.of_atom[start:end], start + 1):
-                program = known.behind(atom, bisect_right(copied[stop - 1], start))
+                program = known.behind(atom, sum(at <= start for at, _ in copied[stop - 1]))
                 key = before, program, lending.of_atom[atom], again[atom]
                 if key not in numbers:
                     numbers[key] = len(found.parent)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import Deadline, TooLargeError
@@ -32,7 +31,7 @@ from pipecut.solvers.reduce.seats import SeatLine, has_a_first_stage, sizes_of, 
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.search.stoppable import stoppable
-from pipecut.solvers.search.support import Support, capped, sized
+from pipecut.solvers.search.support import Support, capped, on_the_line, sized
 
 NAME = "reduced_dp"
 OFFERED = ("no_cut", "together", "devices_per_stage", "stages", "equal_stages")
@@ -67,11 +66,6 @@ def reason_against(instance: Instance, name: str = NAME) -> str | None:
         and (asked.one_mode if asked.recompute is Recompute.BLOCKS else not asked.memory),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def on_the_line(instance: Instance) -> tuple[GoalLimit, ...]:
-    """Return the limits that say where the line of devices ends (``solvers.search.support.devices_of``)."""
-    return tuple(one for one in instance.constraints.at_most if one.goal in (Goal.DEVICES, Goal.COST))
 
 
 @sized

@@ -63,18 +63,20 @@ class Word:
         classes, reach = _classes(instance, space)
         kept, of_atom = _shortened(classes, reach)
         if len(kept) < len(classes):
-            short, own = _short(instance, space, kept), _copying(instance)
+            short = _short(instance, space, kept)
+            there = [[row for _, row in rows] for rows in copying(short)]
             # Layers with the same weights that stand apart may copy them from others there.
-            if all(map(list.__eq__, own, map(_copying(short).__getitem__, of_atom))):
+            if [[row for _, row in rows] for rows in copying(instance)] == [there[at] for at in of_atom]:
                 return Word(instance, space, short, of_atom)
         return Word(instance, space, instance, tuple(range(len(classes))))
 
 
-def _copying(instance: Instance) -> list[list[list[int]]]:
-    """Return of every atom which of its layers copy weights, in the order in which stages that start later do."""
+@once()
+def copying(instance: Instance) -> list[list[tuple[int, list[int]]]]:
+    """Return of every atom which of its layers copy weights in stages from which atom on, ascending."""
     space = CutSpace.of(instance)
-    ends = space.atoms()
-    return [[[at - a for at in row] for _, row in copied_from(instance, space, a, b)] for a, b in ends]
+    rows = ((first, copied_from(instance, space, first, stop)) for first, stop in space.atoms())
+    return [[(start, [at - first for at in layers]) for start, layers in found] for first, found in rows]
 
 
 def _classes(instance: Instance, space: CutSpace) -> tuple[list[int], int]:

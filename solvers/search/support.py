@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import wraps
 
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.limits import TooLargeError
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.demands import with_memory
@@ -48,16 +49,21 @@ def capped(instance: Instance) -> Instance:
         rooms = [min(size, row.device_class.memory_bytes) if asked.memory else size for row in instance.servers]
         instance = with_servers(instance, with_memory(instance.servers, rooms))
         asked = replace(asked, memory=True)
-    if number >= (asked.stages_at_least or 1):
+    fits = number >= (asked.stages_at_least or 1)
+    if fits:
         asked = replace(asked, stages_at_most=min(number, asked.stages_at_most or number))
-    kept = {Goal.MEMORY: size, Goal.STAGES: number >= (asked.stages_at_least or 1)}
-    left = tuple(one for one in asked.at_most if not kept.get(one.goal))
+    left = tuple(one for one in asked.at_most if not {Goal.MEMORY: size, Goal.STAGES: fits}.get(one.goal))
     return instance if left == asked.at_most else replace(instance, constraints=replace(asked, at_most=left))
+
+
+def on_the_line(instance: Instance) -> tuple[GoalLimit, ...]:
+    """Return the limits that say where the line of devices ends (:func:`devices_of`)."""
+    return tuple(one for one in instance.constraints.at_most if one.goal in (Goal.DEVICES, Goal.COST))
 
 
 def devices_of(instance: Instance) -> int:
     """Return how many devices of the line, from its head on, stages may take by their number and their price."""
-    limits = {one.goal: one.at_most for one in instance.constraints.at_most}
+    limits = {one.goal: one.at_most for one in on_the_line(instance)}
     number = min(limits.get(Goal.DEVICES, instance.devices), instance.devices)
     held = line(instance)[:number] if Goal.COST in limits else ()
     paid = itertools.accumulate(instance.servers[at].device_class.price_per_hour for at in held)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
-from pipecut.solvers.reduce.reduced_dp import bytes_needed, on_the_line
+from pipecut.solvers.reduce.reduced_dp import bytes_needed
 from pipecut.solvers.reduce.reduced_dp import reason_against as reduced_reason_against
-from pipecut.solvers.search.support import Support, capped, sized
+from pipecut.solvers.search.support import Support, capped, on_the_line, sized
 
 NAME = "cpsat_types"
 FORMULAS = (Goal.ITERATION_TIME, Goal.BOTTLENECK, Goal.DEVICES, Goal.STAGES)

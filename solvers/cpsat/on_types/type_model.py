@@ -22,7 +22,7 @@ from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.units import ceil_div
 from pipecut.solvers.cpsat.on_types.types import StageType, TypeSpace
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.reduced_dp import on_the_line
+from pipecut.solvers.search.support import on_the_line
 from pipecut.solvers.step_time.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, SYNC, PassPath
 
 LARGEST = 1 << 60
